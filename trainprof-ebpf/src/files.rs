@@ -158,7 +158,7 @@ unsafe fn finish(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_voi
             }
             Op::Open | Op::Stat | Op::Rename | Op::Unlink if info.path != NO_ARG && on.class == 0 => {
                 let dfd = if info.path == 0 { AT_FDCWD } else { syscall_arg(regs, info.path - 1) as i32 };
-                on.fileset = fileset::of_text(syscall_arg(regs, info.path), dfd, state.tgid);
+                on.fileset = fileset::fileset_of_text(syscall_arg(regs, info.path), dfd, state.tgid);
             }
             Op::Brk if !done.failed => {
                 done.bytes = (result as u64).abs_diff(on.id);

@@ -28,3 +28,11 @@ fn panic(_info: &core::panic::PanicInfo) -> ! {
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 4] = *b"GPL\0";
+
+const SOURCE: &[u8] =
+    concat!("TRAINPROF-EBPF-SOURCE-HASH:", env!("TRAINPROF_EBPF_SOURCE_HASH"), "\0").as_bytes();
+/// Which sources this object was built from: trainprof-user/build.rs refuses an object that is older.
+#[used]
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "trainprof_source")]
+static TRAINPROF_SOURCE: [u8; SOURCE.len()] = *SOURCE.first_chunk().unwrap();

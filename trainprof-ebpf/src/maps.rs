@@ -10,7 +10,7 @@ use trainprof_common::{
     fileset::{FilesetInfo, FilesetKey},
     loss::Loss,
     op::{MAX_SYSCALLS, SyscallInfo},
-    thread::{EndedKey, EndedThread, ThreadState},
+    thread::{EndedKey, EndedThread, Object, ThreadState},
 };
 
 /// Followed threads by thread id (of the initial pid namespace). Its size is set at load.
@@ -67,6 +67,8 @@ pub static IRQ_DEPTH: PerCpuArray<[u32; 2]> = PerCpuArray::with_max_entries(1, 0
 /// Room to build what does not fit the stack.
 #[map]
 pub static SCRATCH_INFO: PerCpuArray<FilesetInfo> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+pub static SCRATCH_OBJECT: PerCpuArray<Object> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static SCRATCH_THREAD: PerCpuArray<ThreadState> = PerCpuArray::with_max_entries(1, 0);
 #[map]

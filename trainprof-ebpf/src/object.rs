@@ -11,6 +11,7 @@ use trainprof_common::{
 use crate::{
     fileset,
     kernel::{current_task, member, offset, peek},
+    maps::SCRATCH_OBJECT,
 };
 
 const S_IFMT: u16 = 0o170_000;
@@ -79,8 +80,39 @@ pub fn cached_size(state: &ThreadState, fd: u64) -> u64 {
 }
 
 /// What a `struct file` refers to.
-#[inline(never)]
+#[inline(always)]
 pub fn describe(file: u64, inode: u64, tgid: u32) -> Object {
+    object_of_file(file, inode, tgid);
+    described()
+}
+
+/// What an inode refers to when no `struct file` is at hand (page-cache fills).
+#[inline(always)]
+pub fn describe_inode(inode: u64, tgid: u32) -> Object {
+    object_of_inode(inode, tgid);
+    described()
+}
+
+#[inline(always)]
+fn described() -> Object {
+    SCRATCH_OBJECT.get(0).copied().unwrap_or_default()
+}
+
+#[inline(always)]
+fn put(object: &Object) -> u32 {
+    if let Some(slot) = SCRATCH_OBJECT.get_ptr_mut(0) {
+        // SAFETY: a per-CPU slot.
+        unsafe { *slot = *object };
+    }
+    object.class
+}
+
+// The next two leave their result in per-CPU scratch and take nothing but numbers: as global functions they
+// are verified once, not at every call.
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn object_of_file(file: u64, inode: u64, tgid: u32) -> u32 {
     let mode: u16 = peek(inode, offset!(inode_mode)).unwrap_or(0);
     let superblock: u64 = peek(inode, offset!(inode_sb)).unwrap_or(0);
     let fs: u64 = peek(superblock, offset!(sb_magic)).unwrap_or(0);
@@ -97,12 +129,12 @@ pub fn describe(file: u64, inode: u64, tgid: u32) -> Object {
         let mount: u64 = peek(file, offset!(file_mnt)).unwrap_or(0);
         object.fileset = fileset::of_dentry(dentry, class, object.dev, fs, fileset::mount_id(mount), tgid);
     }
-    object
+    put(&object)
 }
 
-/// What an inode refers to when no `struct file` is at hand (page-cache fills).
 #[inline(never)]
-pub fn describe_inode(inode: u64, tgid: u32) -> Object {
+#[unsafe(no_mangle)]
+extern "C" fn object_of_inode(inode: u64, tgid: u32) -> u32 {
     let mode: u16 = peek(inode, offset!(inode_mode)).unwrap_or(0);
     let superblock: u64 = peek(inode, offset!(inode_sb)).unwrap_or(0);
     let fs: u64 = peek(superblock, offset!(sb_magic)).unwrap_or(0);
@@ -119,7 +151,7 @@ pub fn describe_inode(inode: u64, tgid: u32) -> Object {
         let dentry = alias - u64::from(offset!(dentry_alias));
         object.fileset = fileset::of_dentry(dentry, class, object.dev, fs, 0, tgid);
     }
-    object
+    put(&object)
 }
 
 #[inline(always)]
