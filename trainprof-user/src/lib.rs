@@ -1,1 +1,3 @@
 //! trainprof
+
+pub mod record;
