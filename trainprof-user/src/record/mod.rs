@@ -1,0 +1,8 @@
+//! The recording: what a watch saw, as an ordered stream of facts in one file.
+
+pub mod format;
+pub mod reader;
+pub mod writer;
+
+pub use reader::{Completeness, Corruption, Incomplete, ReadError, Reader, Records};
+pub use writer::{Summary, WriteError, Writer};
