@@ -1,1 +1,2 @@
 //! trainprof
+pub mod env;
