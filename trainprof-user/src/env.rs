@@ -6,6 +6,7 @@
 //! A fact that could not be learnt is `None`, never 0 or an empty string. Nothing here knows what is slow.
 
 pub mod cgroup;
+pub mod frameworks;
 pub mod host;
 pub mod mounts;
 pub mod process;
