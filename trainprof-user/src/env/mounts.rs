@@ -37,6 +37,11 @@ pub struct MountFacts {
 }
 
 impl MountFacts {
+    /// Fills [`MountFacts::storage`] of this mount from sysfs; network file systems are not touched.
+    pub fn read_storage(&mut self) {
+        self.storage = read_storage(Path::new("/sys"), self);
+    }
+
     /// (major, minor) of the file system.
     pub fn dev(&self) -> (u32, u32) {
         (self.dev_major, self.dev_minor)
