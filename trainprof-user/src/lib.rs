@@ -1,2 +1,4 @@
 //! trainprof
+pub mod doctor;
 pub mod env;
+pub mod privilege;
