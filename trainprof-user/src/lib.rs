@@ -3,9 +3,11 @@
 //! Data flows one way: kernel probes → `source` → `event` → [`record`] → `session` → `report`; a recording
 //! is the stream of records, and replaying one runs the same code as watching live.
 
+pub mod doctor;
 pub mod env;
 pub mod event;
 pub mod kernel;
+pub mod privilege;
 pub mod record;
 pub mod report;
 pub mod session;

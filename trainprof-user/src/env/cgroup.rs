@@ -599,4 +599,12 @@ mod tests {
                 .is_gone()
         );
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_list_of_groups(text in "([0-9]:|[a-z]*,?:|/[a-zé0-9._:-]*|pod|job_|slurm|\n){0,60}") {
+            let mut facts = CgroupFacts::default();
+            facts.add_identity(&decode_memberships(&text), &text);
+        }
+    }
 }

@@ -606,4 +606,17 @@ short
                 .is_gone()
         );
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_table_of_mappings(
+            maps in "([0-9a-f]|[ -]|/(site-packages|torch|numpy|lib(c|torch|cudart)(\\.so|[.-][0-9]){0,4})|é|\n){0,80}",
+            file in "(lib|python|\\.so|[.-]|[0-9]|é){0,12}",
+        ) {
+            FrameworkFacts::read_from(&maps, Path::new("/nonexistent"));
+            split_library(&file);
+            python_version(&file);
+            decode_distribution(&(file + ".dist-info"));
+        }
+    }
 }

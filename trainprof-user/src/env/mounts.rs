@@ -586,4 +586,15 @@ not a mount
             table
         );
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_table(text in "([0-9:/ -]|\\\\[0-7]{0,3}|[a-zé]|\n){0,200}", path in "[/a-zé]{0,20}") {
+            let table = MountTable::decode(&text);
+            for mount in table.mounts() {
+                table.resolve(mount.mnt_id, &path);
+            }
+            table.longest_prefix(&path);
+        }
+    }
 }

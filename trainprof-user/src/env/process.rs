@@ -403,4 +403,19 @@ mod tests {
             _ => eprintln!("skipped: this pid namespace does not show kthreadd"),
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_command_line_is_bounded(line in "(token|key|api|://|[@=: \"]|hf_|[a-zé]|-|\0){0,400}") {
+            let command = decode_command(&line);
+            assert!(command.len() <= MAX_ARGUMENTS);
+            assert!(command.iter().all(|argument| argument.len() <= MAX_ARGUMENT_BYTES));
+        }
+
+        #[test]
+        fn no_value_of_a_secret_survives(value in "[a-z0-9]{12,40}", name in "--(hub[-_])?(token|password|api[-_]key)") {
+            let given = format!("python\0{name}={value}\0{name}\0{value}\0");
+            assert!(!decode_command(&given).concat().contains(&value));
+        }
+    }
 }
