@@ -3,6 +3,7 @@
 //! Data flows one way: kernel probes → `source` → `event` → [`record`] → `session` → `report`; a recording
 //! is the stream of records, and replaying one runs the same code as watching live.
 
+pub mod cmd;
 pub mod doctor;
 pub mod env;
 pub mod event;

@@ -132,9 +132,7 @@ fn attach_one(ebpf: &mut Ebpf, btf: &Btf, program: &'static str, tracepoint: &'s
         .program_mut(program)
         .and_then(|p| p.try_into().ok())
         .ok_or(KernelError::NoMap(program))?;
-    let t0 = std::time::Instant::now();
     found.load(tracepoint, btf).map_err(refused)?;
-    eprintln!("{program} {:?} insns {:?}", t0.elapsed(), found.info().map(|i| i.verified_instruction_count()));
     found.attach().map_err(refused)?;
     Ok(())
 }

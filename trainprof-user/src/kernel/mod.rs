@@ -5,11 +5,12 @@
 pub mod btf;
 mod load;
 pub mod plan;
+mod stats;
 mod wire;
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     path::PathBuf,
     time::Duration,
 };
@@ -18,7 +19,6 @@ use aya::{
     Ebpf,
     maps::{Array, MapData, PerCpuArray, RingBuf},
     programs::{BtfTracePoint, ProgramError},
-    sys::{Stats, enable_stats},
 };
 use trainprof_common::{
     cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
@@ -27,6 +27,7 @@ use trainprof_common::{
     thread::{EndedKey, EndedThread, ThreadState},
 };
 
+pub use self::stats::StatsSwitch;
 use self::wire::Table;
 
 /// After the aggregates are switched over, programs that still write into the old half are done after
@@ -66,8 +67,9 @@ pub struct Limits {
     pub event_min_ns: u64,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    /// Sizes that suit this host. Memory is taken as threads come, so room costs next to nothing.
+    pub fn for_this_host() -> Self {
         Self { max_threads: 65_536, event_min_ns: 50_000 }
     }
 }
@@ -182,12 +184,6 @@ impl Probes {
                 (sum > 0).then_some((reason, sum))
             })
             .collect()
-    }
-
-    /// Lets the kernel count the run time of BPF programs for as long as the result lives. Counting costs
-    /// two clock readings per run, hence for short windows only.
-    pub fn count_run_time() -> io::Result<OwnedFd> {
-        enable_stats(Stats::RunTime).map_err(|error| error.io_error)
     }
 
     /// What the kernel has counted for our programs so far.
