@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    cmd::{cargo, find_program, output, root, run, show, succeeds, write_if_changed},
+    cmd::{cargo, find_program, in_ci, output, root, run, show, succeeds, write_if_changed},
     source_hash,
 };
 
@@ -261,6 +261,26 @@ pub fn main(args: &Args) -> Result<()> {
         );
     } else {
         bail!("{shown} is older than the sources: `cargo xtask ebpf`");
+    }
+    Ok(())
+}
+
+/// Builds the object before tests. One that differs only by the host's compiler is kept, so that testing leaves the
+/// checkout as it was; but CI tests what the sources give today.
+pub fn refresh() -> Result<()> {
+    let committed = committed_object()?;
+    let object = build(&Args::default())?;
+    let old = fs::read(&committed).unwrap_or_default();
+    let is_current = source_hash::embedded_hash(&old) == source_hash::embedded_hash(&object);
+    if !is_current && in_ci() {
+        bail!("the committed object is older than the sources: `cargo xtask ebpf`");
+    }
+    if !is_current || in_ci() {
+        let same = !write_if_changed(&committed, &object)?;
+        println!(
+            "testing the object built here, {} the committed one",
+            if same { "equal to" } else { "unlike" }
+        );
     }
     Ok(())
 }
