@@ -285,12 +285,34 @@ pub fn refresh() -> Result<()> {
     Ok(())
 }
 
-/// clippy over the probes.
+/// clippy over the probes: the one that belongs to the compiler, since another cannot read its `core`.
 pub fn clippy() -> Result<()> {
     let toolchain = Toolchain::find()?;
     let linker = find_linker()?;
     let mut command = cargo_for_probes(&toolchain, &linker)?;
+    if let Toolchain::Precompiled(rustc) = &toolchain {
+        let program = clippy_beside(rustc)
+            .with_context(|| format!("there is no cargo-clippy beside {}", rustc.display()))?;
+        let mut same = Command::new(program);
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => same.env(name, value),
+                None => same.env_remove(name),
+            };
+        }
+        // cargo-clippy runs the cargo that this names.
+        same.env("CARGO", command.get_program());
+        same.current_dir(command.get_current_dir().unwrap_or(root()));
+        command = same;
+    }
     command.arg("clippy");
     target_args(&mut command, &toolchain, false);
-    run(command.args(["--", "-D", "warnings"]))
+    command.args(["--", "-D", "warnings"]);
+    // By value, a key or a cell is copied once more onto a stack of 512 bytes.
+    run(command.args(["-A", "clippy::needless_borrows_for_generic_args"]))
+}
+
+/// The cargo-clippy that came with a compiler.
+pub fn clippy_beside(rustc: &Path) -> Option<PathBuf> {
+    Some(rustc.parent()?.join("cargo-clippy")).filter(|program| program.is_file())
 }

@@ -60,13 +60,14 @@ pub struct Args {
 /// `cargo xtask setup`: everything, or the named parts.
 pub fn main(args: &Args) -> Result<()> {
     let all = !(args.ebpf || args.demo || args.test);
-    if all || args.ebpf {
+    if all || args.ebpf || args.test {
         for_ebpf()?;
     }
     if all || args.demo {
         for_demo()?;
     }
     if all || args.test {
+        for_ebpf_lint()?;
         for_root_tests()?;
         for_vms()?;
     }
@@ -103,6 +104,16 @@ pub fn for_ebpf() -> Result<()> {
         .env_remove("CARGO_TARGET_DIR");
     run(&mut command)?;
     ebpf::find_linker().map(drop)
+}
+
+/// clippy for the kernel probes.
+pub fn for_ebpf_lint() -> Result<()> {
+    if let ebpf::Toolchain::Precompiled(rustc) = ebpf::Toolchain::find()?
+        && ebpf::clippy_beside(&rustc).is_none()
+    {
+        install(&["rust-web-clippy"])?;
+    }
+    Ok(())
 }
 
 /// A Python with PyTorch.

@@ -210,10 +210,10 @@ pub fn main(args: &Args) -> Result<()> {
 
 fn lint(account: &mut Account, has_toolchain: bool) {
     account.check("formatting", || {
-        run(cargo().args(["fmt", "--all", "--check"]))?;
+        run(cargo().args(["fmt", "--all", "--check", "--", "-l"]))?;
         run(cargo()
             .current_dir(root().join("trainprof-ebpf"))
-            .args(["fmt", "--check"]))
+            .args(["fmt", "--check", "--", "-l"]))
     });
     account.check("clippy", || {
         run(cargo().args([
@@ -226,7 +226,7 @@ fn lint(account: &mut Account, has_toolchain: bool) {
             "warnings",
         ]))
     });
-    if has_toolchain {
+    if has_toolchain && account.ready("clippy of the kernel probes", setup::for_ebpf_lint) {
         account.check("clippy of the kernel probes", ebpf::clippy);
     }
     account.check("documentation", || {
