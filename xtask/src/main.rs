@@ -1,9 +1,14 @@
 //! The project's chores: `cargo xtask --help`.
 
 mod cmd;
+mod cpio;
+mod demo;
 mod ebpf;
+mod setup;
 #[path = "../../trainprof-user/build/source_hash.rs"]
 mod source_hash;
+mod test;
+mod vm;
 
 use anyhow::Result;
 use clap::Parser;
@@ -13,10 +18,19 @@ use clap::Parser;
 enum Task {
     /// Build the kernel probes into the object that trainprof carries
     Ebpf(ebpf::Args),
+    /// Install what this host lacks for the build, the demo and the tests
+    Setup(setup::Args),
+    /// Run all tests, or the named parts
+    Test(test::Args),
+    /// Watch a real PyTorch training job and print the report
+    Demo,
 }
 
 fn main() -> Result<()> {
     match Task::parse() {
         Task::Ebpf(args) => ebpf::main(&args),
+        Task::Setup(args) => setup::main(&args),
+        Task::Test(args) => test::main(&args),
+        Task::Demo => demo::main(),
     }
 }
