@@ -21,9 +21,12 @@ pub fn root_test(name: &str) -> Option<Turn> {
     Some(turn)
 }
 
-/// Says aloud that a test is left out; in CI that is a failure.
+/// Says aloud that a test is left out; in CI that is a failure (but a bare virtual machine lacks tools).
 pub fn skip(name: &str, why: &str) {
-    assert!(!in_ci(), "{name}: {why}, and CI leaves no test out");
+    assert!(
+        !in_ci() || in_vm(),
+        "{name}: {why}, and CI leaves no test out"
+    );
     eprintln!("SKIP {name}: {why}");
 }
 
