@@ -136,3 +136,40 @@ impl Checks {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Checks;
+
+    #[test]
+    fn near_is_two_percent_of_long_times_and_two_ms_of_short_ones() {
+        let mut checks = Checks::new();
+        checks.near("long", 1.0, 1.0199);
+        checks.near("short", 0.001, 0.0029);
+        checks.done();
+        for (truth, report) in [(1.0, 1.21), (1.0, 0.79), (0.001, 0.02)] {
+            let mut checks = Checks::new();
+            checks.near("off", truth, report);
+            assert_eq!(checks.wrong.len(), 1, "{truth} {report}");
+        }
+    }
+
+    #[test]
+    fn every_difference_is_shown_with_both_values() {
+        let mut checks = Checks::new();
+        checks.exact("reads", 3, 5);
+        checks.exact("opens", 2, 2);
+        checks.exact("bytes", 100, 98);
+        let message = std::panic::catch_unwind(|| checks.done()).expect_err("two differ");
+        let message = message.downcast_ref::<String>().expect("a message");
+        assert!(message.contains("2 of 3"), "{message}");
+        assert!(
+            message.contains("reads: truth 3, report 5 (+2)"),
+            "{message}"
+        );
+        assert!(
+            message.contains("bytes: truth 100, report 98 (-2)"),
+            "{message}"
+        );
+    }
+}

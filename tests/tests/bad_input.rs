@@ -50,8 +50,8 @@ fn a_kernel_thread() {
 }
 
 #[test]
-fn a_thread_id_or_a_zombie() {
-    let Some(_turn) = root_test("a_thread_id_or_a_zombie") else {
+fn a_zombie() {
+    let Some(_turn) = root_test("a_zombie") else {
         return;
     };
     let mut zombie = Command::new(program("files"))
@@ -63,6 +63,29 @@ fn a_thread_id_or_a_zombie() {
     ended.expect_failure(2, &["ended", "exited", "zombie", "no such process", "gone"]);
     let _ = zombie.wait();
     bpf::wait_until_gone(&before);
+}
+
+#[test]
+fn the_id_of_a_thread() {
+    let Some(_turn) = root_test("the_id_of_a_thread") else {
+        return;
+    };
+    let data = Data::new();
+    let files = data.files("a", 1, "", |_| 10);
+    let workload = Workload::start("crowd", os(&[&files, &"1", &"2"]));
+    let process = trainprof_tests::workload::children(workload.pid())[0];
+    let thread = fs::read_dir(format!("/proc/{process}/task"))
+        .expect("the threads")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .find(|tid| *tid != process)
+        .expect("a second thread");
+    // Refused with the reason, or taken for its process; never a watch of nothing.
+    let ended = Watch::spawn(os(&[&"attach", &thread.to_string(), &"-d", &"300ms"]), &[]).wait();
+    if ended.code() == 0 {
+        assert_eq!(ended.report().u64("/job/pid"), process as u64);
+    } else {
+        ended.expect_failure(2, &["thread"]);
+    }
 }
 
 #[test]
