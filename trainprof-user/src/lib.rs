@@ -1,1 +1,16 @@
-//! trainprof
+//! trainprof tells, from outside, why a machine-learning training job is not faster.
+//!
+//! Data flows one way: kernel probes → `source` → `event` → [`record`] → `session` → `report`; a recording
+//! is the stream of records, and replaying one runs the same code as watching live.
+
+pub mod cmd;
+pub mod doctor;
+pub mod env;
+pub mod event;
+pub mod kernel;
+pub mod privilege;
+pub mod record;
+pub mod report;
+pub mod session;
+pub mod source;
+pub mod time;

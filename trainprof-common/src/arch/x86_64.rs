@@ -1,0 +1,164 @@
+//! x86-64: `struct pt_regs` (arch/x86/include/asm/ptrace.h) and system-call numbers
+//! (arch/x86/entry/syscalls/syscall_64.tbl).
+
+use crate::op::{MAX_SYSCALLS, NO_ARG, Op, SyscallInfo, WaitOn};
+
+/// Byte offset in `struct pt_regs` of the system call's number; -1 there: not in a system call.
+pub const REGS_SYSCALL: usize = 120;
+/// Byte offset of the result of a system call.
+pub const REGS_RESULT: usize = 80;
+/// Byte offsets of the six arguments of a system call: di, si, dx, r10, r8, r9.
+pub const REGS_ARGS: [usize; 6] = [112, 104, 96, 56, 72, 64];
+
+struct Row {
+    nr: u16,
+    name: &'static str,
+    info: SyscallInfo,
+}
+
+#[allow(
+    clippy::too_many_arguments,
+    reason = "one positional row of the table below"
+)]
+const fn row(
+    nr: u16,
+    name: &'static str,
+    op: Op,
+    fd: u8,
+    path: u8,
+    fd2: u8,
+    len: u8,
+    at_flags: u8,
+    on: WaitOn,
+    sends: u8,
+) -> Row {
+    let info = SyscallInfo {
+        op: op as u8,
+        fd,
+        path,
+        fd2,
+        len,
+        at_flags,
+        wait_on: on as u8,
+        sends,
+    };
+    Row { nr, name, info }
+}
+
+const X: u8 = NO_ARG;
+
+/// Calls that are counted, wait on something that has a name, or deserve their name in a report.
+#[rustfmt::skip]
+const TABLE: &[Row] = &[
+    //  nr   name                 counted as    fd path fd2 len at  waits on           sends
+    row(  0, "read",            Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(  1, "write",           Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row(  2, "open",            Op::Open,      X, 0, X, X, X, WaitOn::Nothing,     0),
+    row(  3, "close",           Op::Close,     0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(  4, "stat",            Op::Stat,      X, 0, X, X, X, WaitOn::Nothing,     0),
+    row(  5, "fstat",           Op::Stat,      0, X, X, X, X, WaitOn::Nothing,     0),
+    row(  6, "lstat",           Op::Stat,      X, 0, X, X, X, WaitOn::Nothing,     0),
+    row(  7, "poll",            Op::None,      X, X, X, X, X, WaitOn::PollSet,     0),
+    row(  9, "mmap",            Op::Mmap,      4, X, X, 1, X, WaitOn::Nothing,     0),
+    row( 10, "mprotect",        Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 11, "munmap",          Op::Munmap,    X, X, X, 1, X, WaitOn::Nothing,     0),
+    row( 12, "brk",             Op::Brk,       X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 16, "ioctl",           Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 17, "pread64",         Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 18, "pwrite64",        Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row( 19, "readv",           Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 20, "writev",          Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row( 21, "access",          Op::Stat,      X, 0, X, X, X, WaitOn::Nothing,     0),
+    row( 23, "select",          Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 24, "sched_yield",     Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 25, "mremap",          Op::Mremap,    X, X, X, 2, X, WaitOn::Nothing,     0),
+    row( 26, "msync",           Op::Fsync,     X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 28, "madvise",         Op::Madvise,   X, X, X, 1, X, WaitOn::Nothing,     0),
+    row( 34, "pause",           Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 35, "nanosleep",       Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 40, "sendfile",        Op::Copy,      1, X, 0, X, X, WaitOn::Descriptor,  1),
+    row( 42, "connect",         Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 43, "accept",          Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 44, "sendto",          Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row( 45, "recvfrom",        Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 46, "sendmsg",         Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row( 47, "recvmsg",         Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 56, "clone",           Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 57, "fork",            Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 58, "vfork",           Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 59, "execve",          Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 60, "exit",            Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 61, "wait4",           Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 65, "semop",           Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 72, "fcntl",           Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 73, "flock",           Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 74, "fsync",           Op::Fsync,     0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 75, "fdatasync",       Op::Fsync,     0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 78, "getdents",        Op::Getdents,  0, X, X, X, X, WaitOn::Descriptor,  0),
+    row( 82, "rename",          Op::Rename,    X, 0, X, X, X, WaitOn::Nothing,     0),
+    row( 83, "mkdir",           Op::Unlink,    X, 0, X, X, X, WaitOn::Nothing,     0),
+    row( 84, "rmdir",           Op::Unlink,    X, 0, X, X, X, WaitOn::Nothing,     0),
+    row( 85, "creat",           Op::Open,      X, 0, X, X, X, WaitOn::Nothing,     0),
+    row( 87, "unlink",          Op::Unlink,    X, 0, X, X, X, WaitOn::Nothing,     0),
+    row( 89, "readlink",        Op::Stat,      X, 0, X, X, X, WaitOn::Nothing,     0),
+    row(128, "rt_sigtimedwait", Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(130, "rt_sigsuspend",   Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(162, "sync",            Op::Fsync,     X, X, X, X, X, WaitOn::Nothing,     0),
+    row(202, "futex",           Op::None,      X, X, X, X, X, WaitOn::Address,     0),
+    row(217, "getdents64",      Op::Getdents,  0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(220, "semtimedop",      Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(230, "clock_nanosleep", Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(231, "exit_group",      Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(232, "epoll_wait",      Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(247, "waitid",          Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(257, "openat",          Op::Open,      X, 1, X, X, X, WaitOn::Nothing,     0),
+    row(258, "mkdirat",         Op::Unlink,    X, 1, X, X, X, WaitOn::Nothing,     0),
+    row(262, "newfstatat",      Op::Stat,      0, 1, X, X, 3, WaitOn::Nothing,     0),
+    row(263, "unlinkat",        Op::Unlink,    X, 1, X, X, X, WaitOn::Nothing,     0),
+    row(264, "renameat",        Op::Rename,    X, 1, X, X, X, WaitOn::Nothing,     0),
+    row(267, "readlinkat",      Op::Stat,      X, 1, X, X, X, WaitOn::Nothing,     0),
+    row(269, "faccessat",       Op::Stat,      X, 1, X, X, X, WaitOn::Nothing,     0),
+    row(270, "pselect6",        Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(271, "ppoll",           Op::None,      X, X, X, X, X, WaitOn::PollSet,     0),
+    row(275, "splice",          Op::Copy,      0, X, 2, X, X, WaitOn::Descriptor,  1),
+    row(277, "sync_file_range", Op::Fsync,     0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(281, "epoll_pwait",     Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(285, "fallocate",       Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(288, "accept4",         Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(295, "preadv",          Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(296, "pwritev",         Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row(299, "recvmmsg",        Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(306, "syncfs",          Op::Fsync,     0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(307, "sendmmsg",        Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row(316, "renameat2",       Op::Rename,    X, 1, X, X, X, WaitOn::Nothing,     0),
+    row(322, "execveat",        Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(326, "copy_file_range", Op::Copy,      0, X, 2, X, X, WaitOn::Descriptor,  0),
+    row(327, "preadv2",         Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(328, "pwritev2",        Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row(332, "statx",           Op::Stat,      0, 1, X, X, 2, WaitOn::Nothing,     0),
+    row(426, "io_uring_enter",  Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(435, "clone3",          Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(437, "openat2",         Op::Open,      X, 1, X, X, X, WaitOn::Nothing,     0),
+    row(439, "faccessat2",      Op::Stat,      0, 1, X, X, 3, WaitOn::Nothing,     0),
+    row(441, "epoll_pwait2",    Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(449, "futex_waitv",     Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(454, "futex_wake",      Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(455, "futex_wait",      Op::None,      X, X, X, X, X, WaitOn::Address,     0),
+];
+
+/// The table that the probes look system calls up in.
+pub fn syscalls() -> [SyscallInfo; MAX_SYSCALLS] {
+    let mut table = [SyscallInfo::IGNORED; MAX_SYSCALLS];
+    for row in TABLE {
+        table[row.nr as usize] = row.info;
+    }
+    table
+}
+
+/// Name of a system call, for the calls that reports name.
+pub fn syscall_name(nr: i16) -> Option<&'static str> {
+    TABLE
+        .iter()
+        .find(|row| row.nr as i16 == nr)
+        .map(|row| row.name)
+}

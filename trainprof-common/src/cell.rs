@@ -1,0 +1,88 @@
+//! Aggregates that the kernel counts into, per thread (so each has one writer), and user space drains.
+
+use crate::hist::{LATENCY_BUCKETS, SIZE_BUCKETS};
+
+/// Operations of one thread on one file set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct OpKey {
+    pub tid: u32,
+    pub fileset: u32,
+    /// Device number of the file system, for objects without a file set.
+    pub dev: u32,
+    /// [`crate::op::Op`] number.
+    pub op: u8,
+    /// [`crate::op::Class`] number.
+    pub class: u8,
+    pub pad: u16,
+}
+crate::wire!(OpKey, 16);
+
+/// Value of an [`OpKey`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct OpCell {
+    pub count: u64,
+    pub errors: u64,
+    /// Bytes moved; for opens the sum of the files' sizes.
+    pub bytes: u64,
+    /// Nanoseconds from entry to exit, waits included.
+    pub ns: u64,
+}
+crate::wire!(OpCell, 32);
+
+/// Latency and size histograms of one thread's operations on one file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct HistKey {
+    pub tid: u32,
+    pub dev: u32,
+    pub op: u8,
+    pub class: u8,
+    pub pad: [u8; 6],
+}
+crate::wire!(HistKey, 16);
+
+/// Value of a [`HistKey`].
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct HistCell {
+    pub latency: [u32; LATENCY_BUCKETS],
+    /// Bytes of reads and writes; for opens the sizes of the files.
+    pub size: [u32; SIZE_BUCKETS],
+}
+crate::wire!(HistCell, (LATENCY_BUCKETS + SIZE_BUCKETS) * 4);
+
+/// Waits of one thread on one object, ended by one waker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct WaitKey {
+    /// Inode number or futex address; 0: none.
+    pub object: u64,
+    pub tid: u32,
+    /// Thread id of the waker, 0 when it was not a thread.
+    pub waker: u32,
+    pub fileset: u32,
+    /// System call, or a `NR_*` number of [`crate::thread`].
+    pub nr: i16,
+    pub class: u8,
+    /// [`crate::thread::WakerKind`] number.
+    pub waker_kind: u8,
+}
+crate::wire!(WaitKey, 24);
+
+/// Value of a [`WaitKey`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct WaitCell {
+    pub count: u64,
+    /// Nanoseconds blocked, until woken.
+    pub wait_ns: u64,
+    /// Nanoseconds from the wake-up (or the preemption) until on a CPU.
+    pub runnable_ns: u64,
+    /// Nanoseconds of `wait_ns` that the kernel accounted as I/O wait.
+    pub iowait_ns: u64,
+    /// Longest single wait, ns.
+    pub max_ns: u64,
+}
+crate::wire!(WaitCell, 40);

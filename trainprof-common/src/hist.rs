@@ -1,0 +1,116 @@
+//! Histogram buckets, the same arithmetic in the kernel and in user space.
+
+/// Latency buckets: four to an octave from 64 ns to about 17 s; the last one is open-ended.
+pub const LATENCY_BUCKETS: usize = 128;
+/// Size buckets: powers of two; bucket 0 holds 0 bytes, bucket `n` holds `[2^(n-1), 2^n)`.
+pub const SIZE_BUCKETS: usize = 40;
+/// Latencies are counted in units of `1 << LATENCY_SHIFT` ns.
+const LATENCY_SHIFT: u32 = 6;
+
+/// Position of the highest set bit; 0 for 0. BPF has no such instruction before cpu v4.
+#[inline(always)]
+fn log2(mut v: u64) -> u32 {
+    let mut r = 0;
+    if v >> 32 != 0 {
+        v >>= 32;
+        r += 32;
+    }
+    if v >> 16 != 0 {
+        v >>= 16;
+        r += 16;
+    }
+    if v >> 8 != 0 {
+        v >>= 8;
+        r += 8;
+    }
+    if v >> 4 != 0 {
+        v >>= 4;
+        r += 4;
+    }
+    if v >> 2 != 0 {
+        v >>= 2;
+        r += 2;
+    }
+    r + (v >> 1) as u32
+}
+
+/// The bucket that a latency in nanoseconds falls into.
+#[inline(always)]
+pub fn latency_bucket(ns: u64) -> u32 {
+    let v = ns >> LATENCY_SHIFT;
+    if v < 4 {
+        return v as u32;
+    }
+    let e = log2(v);
+    let bucket = (e - 1) * 4 + ((v >> (e - 2)) & 3) as u32;
+    if bucket < LATENCY_BUCKETS as u32 {
+        bucket
+    } else {
+        LATENCY_BUCKETS as u32 - 1
+    }
+}
+
+/// The range `[low, high)` in nanoseconds that a latency bucket covers.
+pub const fn latency_range(bucket: usize) -> (u64, u64) {
+    const fn low(bucket: usize) -> u64 {
+        if bucket < 4 {
+            return bucket as u64;
+        }
+        let e = bucket / 4 + 1;
+        (4 + bucket as u64 % 4) << (e - 2)
+    }
+    (
+        low(bucket) << LATENCY_SHIFT,
+        low(bucket + 1) << LATENCY_SHIFT,
+    )
+}
+
+/// The bucket that a size in bytes falls into.
+#[inline(always)]
+pub fn size_bucket(bytes: u64) -> u32 {
+    if bytes == 0 {
+        return 0;
+    }
+    let bucket = log2(bytes) + 1;
+    if bucket < SIZE_BUCKETS as u32 {
+        bucket
+    } else {
+        SIZE_BUCKETS as u32 - 1
+    }
+}
+
+/// The smallest size in bytes of a size bucket.
+pub const fn size_low(bucket: usize) -> u64 {
+    if bucket == 0 { 0 } else { 1 << (bucket - 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_buckets_tile_the_axis() {
+        for bucket in 0..LATENCY_BUCKETS - 1 {
+            let (low, high) = latency_range(bucket);
+            assert!(low < high);
+            assert_eq!(latency_bucket(low) as usize, bucket, "low end of {bucket}");
+            assert_eq!(
+                latency_bucket(high - 1) as usize,
+                bucket,
+                "high end of {bucket}"
+            );
+            assert_eq!(latency_range(bucket + 1).0, high);
+        }
+        assert_eq!(latency_bucket(u64::MAX) as usize, LATENCY_BUCKETS - 1);
+    }
+
+    #[test]
+    fn size_buckets_are_powers_of_two() {
+        assert_eq!(size_bucket(0), 0);
+        for bucket in 1..SIZE_BUCKETS - 1 {
+            assert_eq!(size_bucket(size_low(bucket)) as usize, bucket);
+            assert_eq!(size_bucket(size_low(bucket + 1) - 1) as usize, bucket);
+        }
+        assert_eq!(size_bucket(u64::MAX) as usize, SIZE_BUCKETS - 1);
+    }
+}

@@ -1,0 +1,65 @@
+//! Reasons for which a fact was lost in the kernel. Loss is counted, never silent.
+
+/// One reason. The numbers are indices into the kernel's loss counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Loss {
+    /// The ring buffer had no room for an event.
+    RingFull = 0,
+    /// The table of followed threads was full: a new thread is not followed.
+    ThreadsFull = 1,
+    /// The table of file operations per file set was full: counted in the process's total only.
+    OpCellsFull = 2,
+    /// The table of latency histograms was full.
+    HistFull = 3,
+    /// The table of waits was full.
+    WaitCellsFull = 4,
+    /// The table of file sets was full: the operation is counted without a directory.
+    FilesetsFull = 5,
+    /// A system call's exit without its entry.
+    UnmatchedExit = 6,
+    /// A thread was switched in while it was believed to run, or the other way round.
+    UnmatchedSwitch = 7,
+    /// A descriptor could not be resolved to an object.
+    UnresolvedFd = 8,
+    /// The table of ended threads was full.
+    EndedFull = 9,
+    /// The table of io_uring requests in flight was full.
+    UringFull = 10,
+}
+
+impl Loss {
+    /// Every reason, by its number.
+    pub const ALL: [Self; 11] = [
+        Self::RingFull,
+        Self::ThreadsFull,
+        Self::OpCellsFull,
+        Self::HistFull,
+        Self::WaitCellsFull,
+        Self::FilesetsFull,
+        Self::UnmatchedExit,
+        Self::UnmatchedSwitch,
+        Self::UnresolvedFd,
+        Self::EndedFull,
+        Self::UringFull,
+    ];
+    /// How many reasons there are.
+    pub const COUNT: usize = Self::ALL.len();
+
+    /// The reason's name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RingFull => "ring-full",
+            Self::ThreadsFull => "threads-full",
+            Self::OpCellsFull => "op-cells-full",
+            Self::HistFull => "histograms-full",
+            Self::WaitCellsFull => "wait-cells-full",
+            Self::FilesetsFull => "filesets-full",
+            Self::UnmatchedExit => "unmatched-exit",
+            Self::UnmatchedSwitch => "unmatched-switch",
+            Self::UnresolvedFd => "unresolved-descriptor",
+            Self::EndedFull => "ended-full",
+            Self::UringFull => "io-uring-full",
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Offsets of kernel structures on the running kernel, resolved by user space from BTF.
+
+/// An offset that the running kernel does not have.
+pub const MISSING: u32 = u32::MAX;
+
+macro_rules! offsets {
+    ($($(#[$doc:meta])* $field:ident: $type:literal $path:literal $(| $alt_type:literal $alt:literal)* ;)*) => {
+        /// Byte offsets, or [`MISSING`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(C)]
+        pub struct Offsets {
+            $($(#[$doc])* pub $field: u32,)*
+        }
+
+        impl Offsets {
+            /// Nothing known.
+            pub const NONE: Self = Self { $($field: MISSING,)* };
+
+            /// Resolves every offset; `find(structure, member path)` gives the byte offset where there is one.
+            /// Calls `missing(field, structure, path)` for each that no name resolves.
+            pub fn resolve(
+                mut find: impl FnMut(&str, &str) -> Option<u32>,
+                mut missing: impl FnMut(&'static str, &'static str, &'static str),
+            ) -> Self {
+                let mut offsets = Self::NONE;
+                $(
+                    offsets.$field = find($type, $path)
+                        $(.or_else(|| find($alt_type, $alt)))*
+                        .unwrap_or_else(|| {
+                            missing(stringify!($field), $type, $path);
+                            MISSING
+                        });
+                )*
+                offsets
+            }
+        }
+    };
+}
+
+offsets! {
+    task_pid: "task_struct" "pid";
+    task_tgid: "task_struct" "tgid";
+    task_flags: "task_struct" "flags";
+    task_comm: "task_struct" "comm";
+    task_files: "task_struct" "files";
+    task_mm: "task_struct" "mm";
+    mm_brk: "mm_struct" "brk";
+    task_min_flt: "task_struct" "min_flt";
+    task_maj_flt: "task_struct" "maj_flt";
+    task_read_bytes: "task_struct" "ioac.read_bytes";
+    task_write_bytes: "task_struct" "ioac.write_bytes";
+    files_fdt: "files_struct" "fdt";
+    fdt_max_fds: "fdtable" "max_fds";
+    fdt_fd: "fdtable" "fd";
+    file_inode: "file" "f_inode";
+    file_dentry: "file" "f_path.dentry" | "file" "__f_path.dentry";
+    file_mnt: "file" "f_path.mnt" | "file" "__f_path.mnt";
+    dentry_parent: "dentry" "d_parent";
+    dentry_name_len: "dentry" "d_name.len" | "dentry" "__d_name.len";
+    dentry_name: "dentry" "d_name.name" | "dentry" "__d_name.name";
+    dentry_inode: "dentry" "d_inode";
+    dentry_alias: "dentry" "d_u.d_alias" | "dentry" "d_alias";
+    inode_mode: "inode" "i_mode";
+    inode_ino: "inode" "i_ino";
+    inode_sb: "inode" "i_sb";
+    inode_size: "inode" "i_size";
+    inode_dentries: "inode" "i_dentry.first";
+    sb_dev: "super_block" "s_dev";
+    sb_magic: "super_block" "s_magic";
+    mount_mnt: "mount" "mnt";
+    mount_id: "mount" "mnt_id";
+    folio_flags: "folio" "flags" | "page" "flags";
+    folio_mapping: "folio" "mapping" | "page" "mapping";
+    folio_nr_pages: "folio" "_nr_pages" | "folio" "_folio_nr_pages";
+    mapping_host: "address_space" "host";
+    kiocb_file: "io_kiocb" "file";
+    kiocb_opcode: "io_kiocb" "opcode";
+    kiocb_res: "io_kiocb" "cqe.res";
+}
+
+/// Facts of the running kernel that are no offsets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct KernelFacts {
+    /// Byte of `task_struct` that holds the bit-field `in_iowait`, or [`MISSING`].
+    pub iowait_byte: u32,
+    /// Mask of that bit in its byte.
+    pub iowait_mask: u32,
+    /// Bit number of `PG_head` in a folio's flags, or [`MISSING`].
+    pub page_head_bit: u32,
+    /// Bytes in a page.
+    pub page_size: u32,
+}
+crate::wire!(KernelFacts, 16);
+
+// SAFETY: `u32` fields only.
+unsafe impl crate::Wire for Offsets {}

@@ -1,0 +1,64 @@
+//! Page-cache fills: pages that a followed thread's reads and faults had to add, because they were not cached.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
+use trainprof_common::{
+    offsets::MISSING,
+    op::{MAX_SYSCALLS, Op},
+};
+
+use crate::{
+    account::{self, Done},
+    follow::thread,
+    kernel::{current_ids, fact, member, offset, peek},
+    maps::SYSCALLS,
+    object,
+};
+
+/// `mm_filemap_add_to_page_cache(folio)`: runs in the context of the thread that wants the pages.
+#[btf_tracepoint]
+pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
+    let folio: *const c_void = ctx.arg(0);
+    let (tgid, tid) = current_ids();
+    let Some(state) = thread(tid) else {
+        return 0;
+    };
+    // SAFETY: written by this thread's own probes alone; the entry outlives this program.
+    let state = unsafe { &mut *state };
+    // Pages that a write adds are not read from anywhere.
+    if state.op_enter != 0 && (state.op_nr as usize) < MAX_SYSCALLS {
+        if let Some(info) = SYSCALLS.get(state.op_nr) {
+            if info.op == Op::Write as u8 {
+                return 0;
+            }
+        }
+    }
+    // SAFETY: a typed argument.
+    let (mapping, flags): (u64, u64) =
+        unsafe { (member(folio, offset!(folio_mapping)), peek(folio as u64, offset!(folio_flags)).unwrap_or(0)) };
+    let inode: u64 = peek(mapping, offset!(mapping_host)).unwrap_or(0);
+    if inode == 0 {
+        return 0;
+    }
+    if state.fault_inode != inode {
+        state.fault_object = object::describe_inode(inode, tgid);
+        state.fault_inode = inode;
+    }
+    let head = fact!(page_head_bit);
+    let mut pages = 1;
+    if head != MISSING && flags >> (head & 63) & 1 != 0 {
+        pages = peek::<u32>(folio as u64, offset!(folio_nr_pages)).unwrap_or(1).max(1);
+    }
+    let page_size = fact!(page_size);
+    let done = Done {
+        tid,
+        op: Op::Fill,
+        bytes: u64::from(pages) * u64::from(page_size),
+        ns: 0,
+        failed: false,
+        timed: false,
+    };
+    account::operation(&done, &state.fault_object);
+    0
+}

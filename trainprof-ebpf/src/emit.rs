@@ -1,0 +1,31 @@
+//! The one place that sends events to user space and counts what could not be sent.
+
+use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
+use trainprof_common::{Wire, loss::Loss};
+
+use crate::maps::{EVENTS, LOSSES};
+
+/// User space is woken early only when so many bytes wait for it; else it drains at its own pace.
+const WAKE_AT_BYTES: u64 = 1 << 20;
+
+/// Sends one event, whole; counts it as lost when there is no room.
+#[inline(always)]
+pub fn event<T: Wire>(event: &T) {
+    let wake = if EVENTS.query(u64::from(BPF_RB_AVAIL_DATA)) >= WAKE_AT_BYTES {
+        BPF_RB_FORCE_WAKEUP
+    } else {
+        BPF_RB_NO_WAKEUP
+    };
+    if EVENTS.output::<T>(event, u64::from(wake)).is_err() {
+        lost(Loss::RingFull);
+    }
+}
+
+/// Counts one lost fact.
+#[inline(always)]
+pub fn lost(reason: Loss) {
+    if let Some(count) = LOSSES.get_ptr_mut(reason as u32) {
+        // SAFETY: a per-CPU slot, and tracing programs do not migrate.
+        unsafe { *count += 1 };
+    }
+}

@@ -1,0 +1,167 @@
+//! The follow set: threads made by followed threads are followed from their first moment on.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{bindings::BPF_NOEXIST, helpers::bpf_ktime_get_ns, macros::btf_tracepoint, programs::BtfTracePointContext};
+use trainprof_common::{
+    event::{ExecEvent, ExitEvent, ForkEvent, Kind},
+    loss::Loss,
+    offsets::MISSING,
+    thread::{EndedKey, EndedThread, State, TaskCounters, ThreadState},
+};
+
+use crate::{
+    emit,
+    kernel::{current_ids, member, offset, peek},
+    maps::{ENDED, SCRATCH_THREAD, THREADS},
+};
+
+/// The state of a followed thread.
+#[inline(always)]
+pub fn thread(tid: u32) -> Option<*mut ThreadState> {
+    THREADS.get_ptr_mut(tid)
+}
+
+#[inline(always)]
+fn comm(task: *const c_void) -> [u8; 16] {
+    peek(task as u64, offset!(task_comm)).unwrap_or([0; 16])
+}
+
+/// Counters that the kernel keeps for a task.
+///
+/// # Safety
+/// `task` is a typed pointer.
+#[inline(always)]
+unsafe fn counters(task: *const c_void) -> TaskCounters {
+    // SAFETY: as above.
+    unsafe {
+        TaskCounters {
+            min_flt: member(task, offset!(task_min_flt)),
+            maj_flt: member(task, offset!(task_maj_flt)),
+            read_bytes: match offset!(task_read_bytes) {
+                MISSING => 0,
+                at => member(task, at),
+            },
+            write_bytes: match offset!(task_write_bytes) {
+                MISSING => 0,
+                at => member(task, at),
+            },
+        }
+    }
+}
+
+/// `sched_process_fork(parent, child)`: the child has never run yet.
+#[btf_tracepoint]
+pub fn sched_process_fork(ctx: BtfTracePointContext) -> u32 {
+    let parent: *const c_void = ctx.arg(0);
+    let child: *const c_void = ctx.arg(1);
+    // SAFETY: typed arguments.
+    let (parent_tid, parent_tgid, child_tid, child_tgid) = unsafe {
+        (
+            member::<u32>(parent, offset!(task_pid)),
+            member::<u32>(parent, offset!(task_tgid)),
+            member::<u32>(child, offset!(task_pid)),
+            member::<u32>(child, offset!(task_tgid)),
+        )
+    };
+    if thread(parent_tid).is_none() {
+        return 0;
+    }
+    let Some(state) = SCRATCH_THREAD.get_ptr_mut(0) else {
+        return 0;
+    };
+    // SAFETY: clock helper.
+    let now = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: a per-CPU slot of integers, for which zero is a valid value.
+    let state = unsafe {
+        core::ptr::write_bytes(state, 0, 1);
+        &mut *state
+    };
+    state.tgid = child_tgid;
+    // Waits for its first turn on a CPU.
+    state.state = State::Preempted as u32;
+    state.nr = trainprof_common::thread::NR_PREEMPTED;
+    state.since = now;
+    state.followed_since = now;
+    if THREADS.insert(child_tid, &*state, u64::from(BPF_NOEXIST)).is_err() {
+        emit::lost(Loss::ThreadsFull);
+        return 0;
+    }
+    emit::event(&ForkEvent {
+        kind: Kind::Fork as u32,
+        parent_tid,
+        at: now,
+        parent_tgid,
+        child_tid,
+        child_tgid,
+        pad: 0,
+        comm: comm(child),
+    });
+    0
+}
+
+/// `sched_process_exec(task, old_pid, bprm)`: a thread that is not the leader takes the leader's id over.
+#[btf_tracepoint]
+pub fn sched_process_exec(ctx: BtfTracePointContext) -> u32 {
+    let task: *const c_void = ctx.arg(0);
+    let old_tid: u32 = ctx.arg(1);
+    // SAFETY: typed argument.
+    let tgid = unsafe { member::<u32>(task, offset!(task_tgid)) };
+    if old_tid != tgid {
+        if let Some(old) = thread(old_tid) {
+            // SAFETY: the entry stays valid inside this program's RCU section.
+            if THREADS.insert(tgid, unsafe { &*old }, 0).is_err() {
+                emit::lost(Loss::ThreadsFull);
+            }
+            let _ = THREADS.remove(old_tid);
+        }
+    }
+    if thread(tgid).is_none() {
+        return 0;
+    }
+    emit::event(&ExecEvent {
+        kind: Kind::Exec as u32,
+        tgid,
+        // SAFETY: clock helper.
+        at: unsafe { bpf_ktime_get_ns() },
+        old_tid,
+        pad: 0,
+        comm: comm(task),
+    });
+    0
+}
+
+/// `sched_process_exit(task)`: the thread's final account.
+#[btf_tracepoint]
+pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
+    let task: *const c_void = ctx.arg(0);
+    let (tgid, tid) = current_ids();
+    let Some(state) = thread(tid) else {
+        return 0;
+    };
+    // SAFETY: the entry stays valid inside this program's RCU section.
+    let state = unsafe { &mut *state };
+    // SAFETY: clock helper.
+    let now = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: typed argument.
+    let total = unsafe { counters(task) };
+    let ended = EndedThread {
+        tgid,
+        slices: state.slices,
+        run_ns: state.run_ns + now.saturating_sub(state.since),
+        followed_since: state.followed_since,
+        counters: TaskCounters {
+            min_flt: total.min_flt.saturating_sub(state.base.min_flt),
+            maj_flt: total.maj_flt.saturating_sub(state.base.maj_flt),
+            read_bytes: total.read_bytes.saturating_sub(state.base.read_bytes),
+            write_bytes: total.write_bytes.saturating_sub(state.base.write_bytes),
+        },
+        comm: comm(task),
+    };
+    if ENDED.insert(EndedKey { at: now, tid, pad: 0 }, &ended, 0).is_err() {
+        emit::lost(Loss::EndedFull);
+    }
+    let _ = THREADS.remove(tid);
+    emit::event(&ExitEvent { kind: Kind::Exit as u32, tid, at: now, tgid, pad: 0 });
+    0
+}

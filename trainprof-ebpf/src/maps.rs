@@ -1,0 +1,104 @@
+//! Every map. Aggregates come in pairs: the probes write into one while user space drains the other.
+
+use aya_ebpf::{
+    bindings::BPF_F_NO_PREALLOC,
+    macros::map,
+    maps::{Array, HashMap, PerCpuArray, RingBuf},
+};
+use trainprof_common::{
+    cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
+    fileset::{FilesetInfo, FilesetKey},
+    loss::Loss,
+    op::{MAX_SYSCALLS, SyscallInfo},
+    thread::{EndedKey, EndedThread, Object, ThreadState},
+};
+
+/// Followed threads by thread id (of the initial pid namespace). Its size is set at load.
+#[map]
+pub static THREADS: HashMap<u32, ThreadState> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+
+/// Threads that ended since the last drain.
+#[map]
+pub static ENDED: HashMap<EndedKey, EndedThread> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+
+#[map]
+pub static OPS_A: HashMap<OpKey, OpCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+#[map]
+pub static OPS_B: HashMap<OpKey, OpCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+#[map]
+pub static HISTS_A: HashMap<HistKey, HistCell> = HashMap::with_max_entries(32_768, BPF_F_NO_PREALLOC);
+#[map]
+pub static HISTS_B: HashMap<HistKey, HistCell> = HashMap::with_max_entries(32_768, BPF_F_NO_PREALLOC);
+#[map]
+pub static WAITS_A: HashMap<WaitKey, WaitCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+#[map]
+pub static WAITS_B: HashMap<WaitKey, WaitCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+
+/// File sets seen: key to number.
+#[map]
+pub static FILESETS: HashMap<FilesetKey, u32> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+/// File sets by number.
+#[map]
+pub static FILESET_INFO: HashMap<u32, FilesetInfo> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+
+/// io_uring requests in flight, by the address of their `struct io_kiocb`.
+#[map]
+pub static URING: HashMap<u64, UringRequest> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+
+#[map]
+pub static EVENTS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
+
+/// System calls by number, filled by user space before anything is attached.
+#[map]
+pub static SYSCALLS: Array<SyscallInfo> = Array::with_max_entries(MAX_SYSCALLS as u32, 0);
+
+/// Control words, written by user space: see [`Control`].
+#[map]
+pub static CONTROL: Array<u64> = Array::with_max_entries(4, 0);
+
+/// Lost facts by [`Loss`].
+#[map]
+pub static LOSSES: PerCpuArray<u64> = PerCpuArray::with_max_entries(Loss::COUNT as u32, 0);
+
+/// Depth of interrupt handlers on this CPU: 0 hard, 1 soft.
+#[map]
+pub static IRQ_DEPTH: PerCpuArray<[u32; 2]> = PerCpuArray::with_max_entries(1, 0);
+
+/// Room to build what does not fit the stack.
+#[map]
+pub static SCRATCH_INFO: PerCpuArray<FilesetInfo> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+pub static SCRATCH_OBJECT: PerCpuArray<Object> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+pub static SCRATCH_THREAD: PerCpuArray<ThreadState> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+pub static SCRATCH_HIST: PerCpuArray<HistCell> = PerCpuArray::with_max_entries(1, 0);
+
+/// How many file sets this CPU gave a number to.
+#[map]
+pub static FILESET_COUNT: PerCpuArray<u32> = PerCpuArray::with_max_entries(1, 0);
+
+/// An io_uring request in flight.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct UringRequest {
+    pub submitted: u64,
+    pub tid: u32,
+    pub pad: u32,
+}
+
+/// Indices into [`CONTROL`].
+pub struct Control;
+
+impl Control {
+    /// 0: write into the `_A` maps; 1: into the `_B` maps.
+    pub const EPOCH: u32 = 0;
+    /// Waits of at least so many nanoseconds are sent as single events.
+    pub const EVENT_MIN_NS: u32 = 1;
+}
+
+/// Reads a control word.
+#[inline(always)]
+pub fn control(index: u32) -> u64 {
+    CONTROL.get(index).copied().unwrap_or(0)
+}

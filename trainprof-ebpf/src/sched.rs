@@ -1,0 +1,265 @@
+//! The scheduler: when a followed thread is on a CPU, wants one, or waits; on what, and who woke it.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    helpers::{bpf_ktime_get_ns, bpf_probe_read_user},
+    macros::btf_tracepoint,
+    programs::BtfTracePointContext,
+};
+use trainprof_common::{
+    cell::WaitKey,
+    event::{Kind, WaitEvent},
+    loss::Loss,
+    offsets::MISSING,
+    op::{MAX_SYSCALLS, Op, WaitOn},
+    thread::{NR_FAULT, NR_PREEMPTED, NR_UNSEEN, NR_URING_WORKER, Object, State, ThreadState, WakerKind},
+};
+
+use crate::{
+    account::{self, Done},
+    emit,
+    follow::thread,
+    irq,
+    kernel::{current_ids, current_task, fact, member, offset, syscall_arg, syscall_nr, user_regs},
+    maps::{Control, SYSCALLS, control},
+    object,
+};
+
+/// Flags of `task_struct` (include/linux/sched.h).
+const PF_IO_WORKER: u32 = 0x10;
+const PF_KTHREAD: u32 = 0x0020_0000;
+
+/// A wake-up may be seen on another CPU before its wait is: how much earlier still belongs to the wait.
+const LATENESS_NS: u64 = 20_000;
+
+/// `sched_switch(preempt, prev, next, prev_state)`.
+#[btf_tracepoint]
+pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
+    let preempted: u64 = ctx.arg(0);
+    let prev: *const c_void = ctx.arg(1);
+    let next: *const c_void = ctx.arg(2);
+    let prev_state: u64 = ctx.arg(3);
+    // SAFETY: typed arguments.
+    let (prev_tid, next_tid): (u32, u32) =
+        unsafe { (member(prev, offset!(task_pid)), member(next, offset!(task_pid))) };
+    if prev_tid != 0 {
+        if let Some(state) = thread(prev_tid) {
+            let runnable = preempted as u8 != 0 || prev_state as u32 == 0;
+            // SAFETY: the CPU that switches a thread writes its state; the entry outlives this program.
+            unsafe { switched_out(&mut *state, prev, prev_tid, runnable) };
+        }
+    }
+    if next_tid != 0 {
+        if let Some(state) = thread(next_tid) {
+            // SAFETY: as above.
+            unsafe { switched_in(&mut *state, next_tid) };
+        }
+    }
+    0
+}
+
+/// # Safety
+/// `task` is a typed pointer to the task that `state` describes, and it is the current one.
+#[inline(always)]
+unsafe fn switched_out(state: &mut ThreadState, task: *const c_void, tid: u32, runnable: bool) {
+    // SAFETY: clock helper.
+    let now = unsafe { bpf_ktime_get_ns() };
+    match state.state {
+        s if s == State::Run as u32 => {
+            state.run_ns += now.saturating_sub(state.since);
+            state.slices += 1;
+        }
+        s if s == State::Unseen as u32 => {}
+        _ => emit::lost(Loss::UnmatchedSwitch),
+    }
+    state.since = now;
+    if state.woken_at != 0 && now.saturating_sub(state.woken_at) > LATENESS_NS {
+        state.woken_at = 0;
+    }
+    // SAFETY: a typed pointer.
+    let majors = unsafe { member::<u64>(task, offset!(task_maj_flt)) } as u32;
+    if majors != state.maj_flt_seen {
+        let count = majors.wrapping_sub(state.maj_flt_seen);
+        state.maj_flt_seen = majors;
+        let done = Done { tid, op: Op::Fault, bytes: 0, ns: 0, failed: false, timed: false };
+        account::faults(&done, &state.fault_object, count);
+    }
+    if runnable {
+        state.state = State::Preempted as u32;
+        state.nr = NR_PREEMPTED;
+        state.iowait = 0;
+        state.object = Object::default();
+        return;
+    }
+    state.state = State::Wait as u32;
+    // SAFETY: a typed pointer.
+    unsafe {
+        state.iowait = in_iowait(task);
+        blocked_on(state, task);
+    }
+}
+
+/// # Safety
+/// `task` is a typed pointer.
+#[inline(always)]
+unsafe fn in_iowait(task: *const c_void) -> u8 {
+    let byte = fact!(iowait_byte);
+    if byte == MISSING {
+        return 0;
+    }
+    let mask = fact!(iowait_mask);
+    let bits: u8 = crate::kernel::peek(task as u64, byte).unwrap_or(0);
+    u8::from(u32::from(bits) & mask != 0)
+}
+
+/// Notes the blocking system call and its object.
+///
+/// # Safety
+/// `task` is a typed pointer to the current task.
+#[inline(always)]
+unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
+    // SAFETY: as above.
+    let flags: u32 = unsafe { member(task, offset!(task_flags)) };
+    if flags & PF_IO_WORKER != 0 {
+        state.nr = NR_URING_WORKER;
+        state.object = Object::default();
+        return;
+    }
+    // SAFETY: `current_task` is the task that is being switched out.
+    let regs = user_regs(current_task());
+    // SAFETY: typed registers.
+    let nr = unsafe { syscall_nr(regs) };
+    if nr < 0 {
+        state.nr = NR_FAULT;
+        state.object = state.fault_object;
+        return;
+    }
+    state.nr = nr as i16;
+    if state.op_enter != 0 && u64::from(state.op_nr) == nr as u64 {
+        state.object = state.op_object;
+        return;
+    }
+    state.object = Object::default();
+    if nr as u64 >= MAX_SYSCALLS as u64 {
+        return;
+    }
+    let Some(info) = SYSCALLS.get(nr as u32) else {
+        return;
+    };
+    // SAFETY: typed registers; the poll set is user memory of the current task.
+    unsafe {
+        if info.wait_on == WaitOn::Descriptor as u8 {
+            state.object = object::resolve(state, syscall_arg(regs, info.fd));
+        } else if info.wait_on == WaitOn::Address as u8 {
+            state.object.id = syscall_arg(regs, 0);
+        } else if info.wait_on == WaitOn::PollSet as u8 {
+            if let Ok(fd) = bpf_probe_read_user(syscall_arg(regs, 0) as *const u32) {
+                state.object = object::resolve(state, u64::from(fd));
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn switched_in(state: &mut ThreadState, tid: u32) {
+    // SAFETY: clock helper.
+    let now = unsafe { bpf_ktime_get_ns() };
+    let from = state.since;
+    let was = state.state;
+    state.state = State::Run as u32;
+    state.since = now;
+    let woken_at = state.woken_at;
+    state.woken_at = 0;
+    if was == State::Run as u32 {
+        emit::lost(Loss::UnmatchedSwitch);
+        return;
+    }
+    let mut waker = 0;
+    let mut waker_kind = WakerKind::Unknown as u8;
+    let mut woken = now;
+    if was == State::Preempted as u32 {
+        woken = from;
+    } else if woken_at != 0 {
+        woken = woken_at.max(from);
+        waker = state.woken_by;
+        waker_kind = state.woken_kind;
+    }
+    if was == State::Unseen as u32 {
+        state.nr = NR_UNSEEN;
+    }
+    let wait_ns = woken.saturating_sub(from);
+    let runnable_ns = now.saturating_sub(woken);
+    let key = WaitKey {
+        object: if state.object.class == 1 || state.object.class == 2 || state.object.class == 5 { 0 } else { state.object.id },
+        tid,
+        waker,
+        fileset: state.object.fileset,
+        nr: state.nr,
+        class: state.object.class as u8,
+        waker_kind,
+    };
+    account::wait(key, wait_ns, runnable_ns, state.iowait != 0);
+    if now.saturating_sub(from) >= control(Control::EVENT_MIN_NS) {
+        emit::event(&WaitEvent {
+            kind: Kind::Wait as u32,
+            tid,
+            from,
+            woken,
+            to: now,
+            object: state.object,
+            waker,
+            nr: state.nr,
+            waker_kind,
+            iowait: state.iowait,
+        });
+    }
+}
+
+/// `sched_waking(p)`: the current context wakes `p`.
+#[btf_tracepoint]
+pub fn sched_waking(ctx: BtfTracePointContext) -> u32 {
+    let woken: *const c_void = ctx.arg(0);
+    // SAFETY: a typed argument.
+    let tid: u32 = unsafe { member(woken, offset!(task_pid)) };
+    let Some(state) = thread(tid) else {
+        return 0;
+    };
+    // SAFETY: the kernel serialises wake-ups of one task; the entry outlives this program.
+    let state = unsafe { &mut *state };
+    let (waker, kind) = waker();
+    state.woken_by = waker;
+    state.woken_kind = kind as u8;
+    // SAFETY: clock helper.
+    state.woken_at = unsafe { bpf_ktime_get_ns() };
+    0
+}
+
+/// Who wakes: a thread on purpose, or an interrupt on top of an innocent one.
+#[inline(always)]
+fn waker() -> (u32, WakerKind) {
+    let (hard, soft) = irq::context();
+    let (_, tid) = current_ids();
+    if hard || tid == 0 {
+        return (0, WakerKind::Interrupt);
+    }
+    let task = current_task();
+    // SAFETY: a typed pointer.
+    if unsafe { member::<u32>(task, offset!(task_flags)) } & PF_KTHREAD != 0 {
+        return if soft { (0, WakerKind::Softirq) } else { (tid, WakerKind::Kernel) };
+    }
+    if !soft {
+        return (tid, WakerKind::Thread);
+    }
+    // A loopback send runs the receiving side's softirq in the sender's own context.
+    // SAFETY: typed registers of the current task.
+    let nr = unsafe { syscall_nr(user_regs(task)) };
+    if (nr as u64) < MAX_SYSCALLS as u64 {
+        if let Some(info) = SYSCALLS.get(nr as u32) {
+            if info.sends != 0 {
+                return (tid, WakerKind::Sender);
+            }
+        }
+    }
+    (0, WakerKind::Softirq)
+}

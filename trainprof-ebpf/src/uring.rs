@@ -1,0 +1,83 @@
+//! io_uring: reads and writes that no system call shows. Requests are followed from submission, in the
+//! submitting thread, to completion, wherever that happens.
+
+use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::btf_tracepoint, programs::BtfTracePointContext};
+use trainprof_common::{loss::Loss, op::Op};
+
+use crate::{
+    account::{self, Done},
+    emit,
+    follow::thread,
+    kernel::{current_ids, offset, peek},
+    maps::{URING, UringRequest},
+    object,
+};
+
+/// Operation codes (include/uapi/linux/io_uring.h).
+mod opcode {
+    pub const READV: u8 = 1;
+    pub const WRITEV: u8 = 2;
+    pub const READ_FIXED: u8 = 4;
+    pub const WRITE_FIXED: u8 = 5;
+    pub const READ: u8 = 22;
+    pub const WRITE: u8 = 23;
+}
+
+#[inline(always)]
+fn operation(request: u64) -> Option<Op> {
+    match peek::<u8>(request, offset!(kiocb_opcode))? {
+        opcode::READV | opcode::READ_FIXED | opcode::READ => Some(Op::UringRead),
+        opcode::WRITEV | opcode::WRITE_FIXED | opcode::WRITE => Some(Op::UringWrite),
+        _ => None,
+    }
+}
+
+/// `io_uring_submit_req(req)`, before 6.3 `io_uring_submit_sqe(req, …)`.
+#[btf_tracepoint]
+pub fn io_uring_submit(ctx: BtfTracePointContext) -> u32 {
+    let request: u64 = ctx.arg(0);
+    let (_, tid) = current_ids();
+    if thread(tid).is_none() || operation(request).is_none() {
+        return 0;
+    }
+    // SAFETY: clock helper.
+    let entry = UringRequest { submitted: unsafe { bpf_ktime_get_ns() }, tid, pad: 0 };
+    if URING.insert(request, &entry, 0).is_err() {
+        emit::lost(Loss::UringFull);
+    }
+    0
+}
+
+/// `io_uring_complete(ctx, req, …)`.
+#[btf_tracepoint]
+pub fn io_uring_complete(ctx: BtfTracePointContext) -> u32 {
+    let request: u64 = ctx.arg(1);
+    // SAFETY: copied out at once; a request completes once.
+    let Some(entry) = (unsafe { URING.get(request) }).copied() else {
+        return 0;
+    };
+    let _ = URING.remove(request);
+    let Some(op) = operation(request) else {
+        return 0;
+    };
+    let result: i32 = peek(request, offset!(kiocb_res)).unwrap_or(0);
+    let file: u64 = peek(request, offset!(kiocb_file)).unwrap_or(0);
+    let inode: u64 = peek(file, offset!(file_inode)).unwrap_or(0);
+    let tgid = match thread(entry.tid) {
+        // SAFETY: the entry stays valid inside this program's RCU section.
+        Some(state) => unsafe { (*state).tgid },
+        None => 0,
+    };
+    let on = object::describe(file, inode, tgid);
+    let done = Done {
+        tid: entry.tid,
+        op,
+        bytes: u64::from(result.max(0) as u32),
+        // SAFETY: clock helper.
+        ns: unsafe { bpf_ktime_get_ns() }.saturating_sub(entry.submitted),
+        failed: result < 0,
+        timed: true,
+    };
+    account::operation(&done, &on);
+    0
+}

@@ -1,0 +1,140 @@
+//! Where records and reports go: the session, the recording, the JSON file, standard output.
+
+use std::{
+    fs::{File, OpenOptions, Permissions},
+    io::{self, IsTerminal, Seek, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use super::{Failure, cli::WatchArgs};
+use crate::{
+    record::{Record, Writer},
+    report::{self, Shown},
+    session::Session,
+};
+
+/// Everything that a watch writes to. Files are opened before the watch, while we may still write anywhere.
+pub struct Output {
+    pub session: Session,
+    recording: Option<Writer>,
+    json: Option<JsonTarget>,
+    shown: Shown,
+    quiet: bool,
+}
+
+enum JsonTarget {
+    Standard,
+    File { file: File, path: PathBuf },
+}
+
+impl Output {
+    /// Opens the files that were asked for.
+    pub fn open(args: &WatchArgs) -> Result<Self, Failure> {
+        let recording = args.output.as_deref().map(Writer::create).transpose().map_err(Failure::input)?;
+        let json = args.json.as_deref().map(open_json).transpose()?;
+        Ok(Self {
+            session: Session::default(),
+            recording,
+            json,
+            shown: Shown { top: args.top },
+            quiet: args.quiet,
+        })
+    }
+
+    /// Takes records in: into the recording, and into the session.
+    pub fn put(&mut self, records: &[Record]) {
+        for record in records {
+            if let Some(writer) = &mut self.recording
+                && let Err(error) = writer.push(record)
+            {
+                eprintln!("trainprof: the recording ends here: {error}. The watch goes on.");
+            }
+            self.session.apply(record);
+        }
+    }
+
+    /// Lets what was recorded so far survive us.
+    pub fn flush(&mut self) {
+        if let Some(writer) = &mut self.recording
+            && let Err(error) = writer.flush_block()
+        {
+            eprintln!("trainprof: the recording ends here: {error}. The watch goes on.");
+        }
+    }
+
+    /// Closes the recording and prints the report. A recording that could not be written whole is said so,
+    /// and does not keep the report back.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        let mut failed = None;
+        if let Some(writer) = self.recording.take() {
+            let path = writer.path().to_owned();
+            if let Err(error) = writer.finish() {
+                failed = Some(Failure::input(format!(
+                    "the recording {} is not whole: {error}. `trainprof report` can read what is there",
+                    path.display()
+                )));
+            }
+        }
+        let report = report::report(&self.session, self.shown);
+        let mut to_standard = !self.quiet;
+        match self.json.take() {
+            Some(JsonTarget::File { mut file, path }) => {
+                if let Err(error) = replace(&mut file, report::to_json(&report).as_bytes()) {
+                    failed = Some(Failure::input(format!("cannot write the report to {}: {error}", path.display())));
+                }
+            }
+            Some(JsonTarget::Standard) => {
+                to_standard = false;
+                print(&report::to_json(&report))?;
+            }
+            None => {}
+        }
+        if to_standard {
+            print(&report::to_text(&report, self.shown.top))?;
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Whether there is somebody to show progress to.
+    pub fn shows_progress(&self) -> bool {
+        !self.quiet && io::stderr().is_terminal()
+    }
+}
+
+/// Writes to standard output; a reader that went away is no failure of ours.
+pub fn print(text: &str) -> Result<(), Failure> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::input(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open_json(path: &Path) -> Result<JsonTarget, Failure> {
+    if path == Path::new("-") {
+        return Ok(JsonTarget::Standard);
+    }
+    // What is there stays until the report is ready: hence no truncation yet.
+    let open = || -> io::Result<File> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        if file.metadata()?.is_file() {
+            file.set_permissions(Permissions::from_mode(0o600))?;
+        }
+        Ok(file)
+    };
+    let file = open().map_err(|error| {
+        Failure::input(format!("cannot write the report to {}: {error}. Choose another file with --json", path.display()))
+    })?;
+    Ok(JsonTarget::File { file, path: path.to_owned() })
+}
+
+fn replace(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+        file.rewind()?;
+    }
+    file.write_all(bytes)?;
+    file.flush()
+}

@@ -1,0 +1,185 @@
+//! The live loop: when to drain, to count, to show and to stop.
+
+use std::{future::Future, io, time::Duration};
+
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until},
+};
+
+use super::{
+    Failure,
+    launch::Child,
+    output::Output,
+    progress,
+    stop::{Event, Signals, terminal_tells_all},
+};
+use crate::{
+    kernel::{GRACE, KernelError, Limits, StatsSwitch},
+    privilege::{self, Keep},
+    record::fact::StopReason,
+    source::{Live, SourceError, Watch, scan},
+};
+
+/// How often the ring is drained when nothing is urgent.
+const DRAIN: Duration = Duration::from_millis(250);
+/// Drains per interval of the aggregates.
+const DRAINS_PER_INTERVAL: u64 = 4;
+/// How long the kernel counts our probes' run time, once per interval: counting costs the job a little.
+const COUNTING: Duration = Duration::from_millis(20);
+
+/// Whose the watched processes are.
+pub enum Job<'a> {
+    Foreign,
+    Ours(&'a mut Child),
+}
+
+/// Checks what can be checked before anything is opened or loaded.
+pub fn check(pids: &[u32]) -> Result<(), Failure> {
+    for pid in pids {
+        scan::check_target(*pid).map_err(Failure::input)?;
+    }
+    privilege::check_can_profile().map_err(Failure::host)
+}
+
+/// Runs a future on this thread.
+pub fn with_runtime<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::host(format!("cannot start: {error}")))?
+        .block_on(future)
+}
+
+/// A watch whose probes are live.
+pub struct Begun {
+    live: Live,
+    switch: Option<StatsSwitch>,
+}
+
+/// Attaches, gives up the privileges that are no longer needed, and says that the watch has begun.
+pub fn begin(pids: &[u32], signals: bool) -> Result<Begun, Failure> {
+    // Before any probe exists, so that this process never holds one.
+    let switch = StatsSwitch::start().ok();
+    let watch = Watch { targets: pids.to_vec(), limits: Limits::for_this_host() };
+    let live = Live::attach(&watch).map_err(failure)?;
+    privilege::drop_unneeded(Keep { read_processes: true, attach: false, signal: signals }).map_err(Failure::host)?;
+    let asked: Vec<String> = pids.iter().map(u32::to_string).collect();
+    eprintln!("trainprof: watching {} ({} processes)", asked.join(" "), live.processes());
+    Ok(Begun { live, switch })
+}
+
+/// Which exit status a failure of the source deserves.
+fn failure(error: SourceError) -> Failure {
+    match error {
+        SourceError::Target(_) => Failure::input(error),
+        SourceError::Kernel(KernelError::Follow { .. }) => Failure::host(format!("{error}. Too many threads?")),
+        _ => Failure::host(error),
+    }
+}
+
+/// Watches until the time is over, the job has ended, or we are told to stop.
+pub async fn until_done(
+    begun: &mut Begun,
+    output: &mut Output,
+    duration: Option<Duration>,
+    signals: &mut Signals,
+    mut job: Job<'_>,
+) -> Result<(), Failure> {
+    let Begun { live, switch } = begun;
+    let ring = live
+        .ring_fd()
+        .try_clone_to_owned()
+        // SAFETY: an owned descriptor that nobody else closes, and that lives inside the `AsyncFd`.
+        .and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from))
+        .map_err(|error: io::Error| Failure::host(format!("cannot wait for events: {error}")))?;
+    let end = duration.map(|duration| Instant::now() + duration);
+    let mut ticks = interval_at(Instant::now() + DRAIN, DRAIN);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = 0_u64;
+    let reason = loop {
+        tokio::select! {
+            _ = ticks.tick() => {
+                tick += 1;
+                live.drain_events();
+                match tick % DRAINS_PER_INTERVAL {
+                    0 => {
+                        interval(live, output).await?;
+                    }
+                    1 => count(live, switch.as_mut()).await,
+                    _ => {}
+                }
+            }
+            ready = ring.readable() => {
+                live.drain_events();
+                if let Ok(mut guard) = ready {
+                    guard.clear_ready();
+                }
+            }
+            event = signals.next() => match (event, &mut job) {
+                (Event::Signal(signal), Job::Ours(child)) => {
+                    if !terminal_tells_all(signal) {
+                        child.signal(signal);
+                    }
+                }
+                (Event::Signal(_), Job::Foreign) => break StopReason::Interrupted,
+                (Event::Child, Job::Ours(child)) => {
+                    if child.try_wait().is_some() {
+                        break StopReason::JobEnded;
+                    }
+                }
+                (Event::Child, Job::Foreign) => {}
+            },
+            () = sleep_until(end.unwrap_or_else(Instant::now)), if end.is_some() => break StopReason::Duration,
+        }
+        output.put(&live.take());
+        if live.processes() == 0 {
+            break StopReason::JobEnded;
+        }
+    };
+    let to = interval(live, output).await?;
+    live.stop(to, reason).map_err(failure)?;
+    output.put(&live.take());
+    if output.shows_progress() {
+        progress::clear();
+    }
+    Ok(())
+}
+
+async fn interval(live: &mut Live, output: &mut Output) -> Result<crate::time::KtimeNs, Failure> {
+    let to = live.switch_over().map_err(failure)?;
+    sleep(GRACE).await;
+    live.collect(to).map_err(failure)?;
+    output.put(&live.take());
+    output.flush();
+    if output.shows_progress() {
+        progress::show(&output.session, live.processes());
+    }
+    Ok(to)
+}
+
+/// Measures what the probes cost, for a moment.
+async fn count(live: &mut Live, switch: Option<&mut StatsSwitch>) {
+    if let Some(switch) = switch
+        && switch.set(true)
+    {
+        live.begin_counting();
+        sleep(COUNTING).await;
+        live.end_counting();
+        switch.set(false);
+    }
+}
+
+/// Passes signals on until a command of ours has ended; gives its exit status.
+pub async fn wait_for(child: &mut Child, signals: &mut Signals) -> u8 {
+    loop {
+        if let Some(status) = child.try_wait() {
+            return status;
+        }
+        if let Event::Signal(signal) = signals.next().await
+            && !terminal_tells_all(signal)
+        {
+            child.signal(signal);
+        }
+    }
+}

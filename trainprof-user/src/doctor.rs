@@ -1,0 +1,807 @@
+//! `trainprof doctor`: what this host allows, what is missing, and how to get it.
+//!
+//! [`DoctorFacts::read`] asks the host; [`checks`] judges the facts and touches nothing; [`Diagnosis`] adds the checks
+//! of other modules and becomes text or JSON.
+
+pub(crate) mod bpf;
+mod facts;
+mod text;
+
+use caps::Capability;
+use serde::{Deserialize, Serialize};
+
+pub use bpf::BpfCall;
+pub use facts::DoctorFacts;
+
+use crate::env::host::{HostFacts, KernelVersion};
+use crate::privilege::{Privileges, SETCAP_CURE};
+
+/// Exit status of `trainprof doctor` when jobs cannot be watched here.
+pub const EXIT_NOT_SUPPORTED: i32 = 3;
+
+/// The oldest kernel that can work: since 5.18 `sched_switch` hands its probes the state in which a thread left the
+/// processor (fa2c3254d7cf, "sched/tracing: Don't re-read p->state when emitting sched_switch event"), and waits are
+/// told from preemption by it.
+const OLDEST_KERNEL: KernelVersion = KernelVersion {
+    major: 5,
+    minor: 18,
+};
+const TESTED_KERNELS: &str = "6.1, 6.12 and 6.18";
+
+/// How a check came out.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// As it should be, or of no importance here.
+    Ok,
+    /// Jobs can be watched, and something will not be seen.
+    Warning,
+    /// Without it no job can be watched.
+    Missing,
+}
+
+impl Status {
+    const WORDS: [&'static str; 3] = ["ok", "warning", "missing"];
+
+    fn word(self) -> &'static str {
+        match self {
+            Status::Ok => Status::WORDS[0],
+            Status::Warning => Status::WORDS[1],
+            Status::Missing => Status::WORDS[2],
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct Check {
+    /// A short name, stable between versions.
+    pub name: String,
+    /// How it came out.
+    pub status: Status,
+    /// What is there.
+    pub found: String,
+    /// What it is needed for.
+    pub needed_for: String,
+    /// How to get it; `None` when there is nothing to cure or nothing to be done.
+    pub cure: Option<String>,
+}
+
+impl Check {
+    /// A check that came out well.
+    pub fn ok(name: &str, found: impl Into<String>, needed_for: &str) -> Check {
+        Check {
+            name: name.to_owned(),
+            status: Status::Ok,
+            found: found.into(),
+            needed_for: needed_for.to_owned(),
+            cure: None,
+        }
+    }
+
+    /// The same with another outcome and its cure.
+    pub fn but(self, status: Status, cure: impl Into<String>) -> Check {
+        Check {
+            status,
+            cure: Some(cure.into()),
+            ..self
+        }
+    }
+
+    /// The same with another outcome, against which nothing can be done here.
+    pub fn incurably(self, status: Status) -> Check {
+        Check { status, ..self }
+    }
+}
+
+/// The checks of a host, in the order in which they are shown.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct Diagnosis {
+    /// The host; `None` when it could not be read.
+    pub host: Option<HostFacts>,
+    /// The checks of this module.
+    pub checks: Vec<Check>,
+    /// The checks of others, as that of the kernel's structures.
+    pub extra: Vec<Check>,
+}
+
+impl Diagnosis {
+    /// Reads and judges this host.
+    pub fn of_this_host(extra: Vec<Check>) -> Diagnosis {
+        Diagnosis {
+            host: HostFacts::read().ok(),
+            checks: checks(&DoctorFacts::read()),
+            extra,
+        }
+    }
+
+    /// All checks.
+    pub fn checks(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().chain(&self.extra)
+    }
+
+    /// Whether nothing is missing, so that `attach` would work.
+    pub fn is_ready(&self) -> bool {
+        self.checks().all(|check| check.status != Status::Missing)
+    }
+
+    /// 0 when [`Diagnosis::is_ready`], else [`EXIT_NOT_SUPPORTED`].
+    pub fn exit_status(&self) -> i32 {
+        if self.is_ready() {
+            0
+        } else {
+            EXIT_NOT_SUPPORTED
+        }
+    }
+
+    /// Text in columns, ended by a line that sums up. What is well takes a line; what is not is explained.
+    pub fn to_text(&self, width: usize) -> String {
+        text::render(self, width)
+    }
+
+    /// JSON with stable keys: `schema`, `ready`, `host`, `checks` (the extra ones behind the others).
+    ///
+    /// # Errors
+    /// None that is known: all of it is plain data.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        #[derive(Serialize)]
+        struct Document<'a> {
+            schema: &'static str,
+            ready: bool,
+            host: &'a Option<HostFacts>,
+            checks: Vec<&'a Check>,
+        }
+        serde_json::to_string_pretty(&Document {
+            schema: "trainprof.doctor/1",
+            ready: self.is_ready(),
+            host: &self.host,
+            checks: self.checks().collect(),
+        })
+    }
+}
+
+/// Judges the facts.
+pub fn checks(facts: &DoctorFacts) -> Vec<Check> {
+    let mut checks = vec![kernel(facts), btf(facts), lockdown(facts)];
+    checks.extend(capabilities(facts));
+    checks.extend([
+        bpf_syscall(facts),
+        bpf_jit(facts),
+        unprivileged_bpf(facts),
+        perf_events(facts),
+        ptrace(facts),
+        pid_namespace(facts),
+        cgroups(facts),
+        pressure(facts),
+        tracefs(facts),
+        gpu(facts),
+    ]);
+    checks
+}
+
+fn kernel(facts: &DoctorFacts) -> Check {
+    const NEEDED_FOR: &str = "probes on the scheduler that see the state in which a thread stops";
+    let Some(release) = &facts.kernel_release else {
+        return Check::ok("kernel", "unknown", NEEDED_FOR).but(Status::Warning, "mount /proc");
+    };
+    match KernelVersion::parse(release) {
+        Some(version) if version >= OLDEST_KERNEL => Check::ok("kernel", release, NEEDED_FOR),
+        Some(_) => Check::ok("kernel", release, NEEDED_FOR).but(
+            Status::Missing,
+            format!("a kernel from {OLDEST_KERNEL} on (tested: {TESTED_KERNELS})"),
+        ),
+        None => Check::ok(
+            "kernel",
+            format!("{release}, which is no version"),
+            NEEDED_FOR,
+        )
+        .but(
+            Status::Warning,
+            format!("a kernel from {OLDEST_KERNEL} on (tested: {TESTED_KERNELS})"),
+        ),
+    }
+}
+
+fn btf(facts: &DoctorFacts) -> Check {
+    const NEEDED_FOR: &str = "the layout of the running kernel's structures";
+    match facts.btf_bytes {
+        Some(bytes) => Check::ok(
+            "kernel BTF",
+            format!("/sys/kernel/btf/vmlinux, {:.1} MB", bytes as f64 / 1e6),
+            NEEDED_FOR,
+        ),
+        None => Check::ok("kernel BTF", "no /sys/kernel/btf/vmlinux", NEEDED_FOR).but(
+            Status::Missing,
+            "a kernel built with CONFIG_DEBUG_INFO_BTF=y (those of Debian 11, Ubuntu 20.10, RHEL 8.2 and later are); \
+             in a container, /sys of the host",
+        ),
+    }
+}
+
+fn lockdown(facts: &DoctorFacts) -> Check {
+    const NEEDED_FOR: &str = "reading kernel memory from probes";
+    let check = |found: &str| Check::ok("kernel lockdown", found, NEEDED_FOR);
+    match facts.lockdown.as_deref() {
+        // security/lockdown: LOCKDOWN_BPF_READ_KERNEL is a matter of confidentiality.
+        Some("confidentiality") => check("confidentiality").but(
+            Status::Missing,
+            "boot without lockdown=confidentiality (integrity is enough for Secure Boot)",
+        ),
+        Some(mode) => check(mode),
+        None => check("not shown by this host"),
+    }
+}
+
+fn capabilities(facts: &DoctorFacts) -> Vec<Check> {
+    /// (capability, how it comes out without it, what for)
+    const WANTED: [(Capability, Status, &str); 6] = [
+        (Capability::CAP_BPF, Status::Missing, "loading probes"),
+        (
+            Capability::CAP_PERFMON,
+            Status::Missing,
+            "probes on the kernel, uprobes and sampling",
+        ),
+        (
+            Capability::CAP_SYS_PTRACE,
+            Status::Warning,
+            "looking into processes of other users",
+        ),
+        (
+            Capability::CAP_DAC_READ_SEARCH,
+            Status::Warning,
+            "reading programs and libraries of other users and containers",
+        ),
+        // Probes count their own cost only while BPF_ENABLE_STATS holds; kernel/bpf/syscall.c asks for this.
+        (
+            Capability::CAP_SYS_ADMIN,
+            Status::Warning,
+            "measuring what the probes cost",
+        ),
+        // Memory of maps is charged to the cgroup since 5.11, so no limit must be raised.
+        (
+            Capability::CAP_SYS_RESOURCE,
+            Status::Ok,
+            "nothing on kernels from 5.11 on",
+        ),
+    ];
+    let Some(privileges) = &facts.privileges else {
+        let check = Check::ok("capabilities", "unknown", "loading probes");
+        return vec![check.but(Status::Warning, "mount /proc")];
+    };
+    let mut checks = Vec::new();
+    if privileges.initial_user_namespace == Some(false) {
+        checks.push(
+            Check::ok(
+                "user namespace",
+                "not the initial one",
+                "capabilities that the kernel accepts",
+            )
+            .but(
+                Status::Missing,
+                "run trainprof on the host or in a container that is not rootless",
+            ),
+        );
+    }
+    checks.extend(WANTED.into_iter().map(|(capability, without, needed_for)| {
+        let found = found_capability(privileges, capability);
+        let check = Check::ok(&capability.to_string(), found.unwrap_or("no"), needed_for);
+        match (found, without) {
+            (Some(_), _) | (None, Status::Ok) => check,
+            (None, without) => check.but(without, capability_cure(privileges, capability)),
+        }
+    }));
+    checks
+}
+
+fn found_capability(privileges: &Privileges, capability: Capability) -> Option<&'static str> {
+    if privileges.has(capability) {
+        Some("yes")
+    } else if privileges.suffices_for(capability) {
+        Some("by CAP_SYS_ADMIN")
+    } else {
+        None
+    }
+}
+
+fn capability_cure(privileges: &Privileges, capability: Capability) -> String {
+    let name = capability.to_string();
+    let short = name.strip_prefix("CAP_").unwrap_or(&name);
+    match (privileges.euid, capability) {
+        (0, _) => format!("start the container with --privileged or --cap-add {short}"),
+        (_, Capability::CAP_SYS_ADMIN) => "sudo trainprof".to_owned(),
+        _ => format!("sudo trainprof, or once: {SETCAP_CURE}"),
+    }
+}
+
+fn bpf_syscall(facts: &DoctorFacts) -> Check {
+    let check = |found: String| Check::ok("bpf()", found, "loading probes");
+    let filtered = facts.seccomp_mode == Some(2);
+    let permitted = facts
+        .privileges
+        .as_ref()
+        .is_none_or(|privileges| privileges.suffices_for(Capability::CAP_BPF));
+    match facts.bpf_call {
+        BpfCall::Works => check("works".to_owned()),
+        BpfCall::NotBuiltIn => check("not in this kernel".to_owned())
+            .but(Status::Missing, "a kernel built with CONFIG_BPF_SYSCALL=y"),
+        BpfCall::Blocked(errno) | BpfCall::NoMaps(errno) if !permitted => {
+            check(refused(errno)).but(Status::Missing, "CAP_BPF, as above")
+        }
+        BpfCall::Blocked(errno) | BpfCall::NoMaps(errno) if filtered => {
+            check(format!("{}; a seccomp filter is active", refused(errno))).but(
+                Status::Missing,
+                "a seccomp profile that lets bpf() and perf_event_open() through \
+                 (docker: --cap-add BPF or --security-opt seccomp=unconfined)",
+            )
+        }
+        BpfCall::Blocked(errno) | BpfCall::NoMaps(errno) => check(refused(errno)).but(
+            Status::Missing,
+            "a security module may refuse it: see the kernel's log (dmesg, journalctl -k)",
+        ),
+    }
+}
+
+fn refused(errno: i32) -> String {
+    format!("refused: {}", std::io::Error::from_raw_os_error(errno))
+}
+
+fn bpf_jit(facts: &DoctorFacts) -> Check {
+    const NEEDED_FOR: &str = "probes at their usual cost";
+    match facts.bpf_jit_enable {
+        Some(0) => Check::ok("BPF JIT", "off", NEEDED_FOR)
+            .but(Status::Warning, "sysctl net.core.bpf_jit_enable=1"),
+        Some(_) => Check::ok("BPF JIT", "on", NEEDED_FOR),
+        // The setting belongs to the initial network namespace.
+        None => Check::ok("BPF JIT", "not shown by this host", NEEDED_FOR),
+    }
+}
+
+fn unprivileged_bpf(facts: &DoctorFacts) -> Check {
+    let found = match facts.unprivileged_bpf_disabled {
+        Some(0) => "open to all users",
+        Some(1) => "closed until the next boot",
+        Some(_) => "closed",
+        None => "not shown by this host",
+    };
+    Check::ok(
+        "unprivileged BPF",
+        found,
+        "nothing: trainprof has its capabilities",
+    )
+}
+
+fn perf_events(facts: &DoctorFacts) -> Check {
+    const NEEDED_FOR: &str = "uprobes (allocation, GPU calls) and sampling";
+    let admin = facts
+        .privileges
+        .as_ref()
+        .is_some_and(|privileges| privileges.has(Capability::CAP_SYS_ADMIN));
+    match facts.perf_event_paranoid {
+        // Levels above 2 are distributions' own, and shut out everyone but CAP_SYS_ADMIN.
+        Some(level) if level >= 3 && !admin => {
+            Check::ok("perf_event_paranoid", level.to_string(), NEEDED_FOR).but(
+                Status::Warning,
+                "sysctl kernel.perf_event_paranoid=2, or sudo trainprof",
+            )
+        }
+        Some(level) => Check::ok("perf_event_paranoid", level.to_string(), NEEDED_FOR),
+        None => Check::ok(
+            "perf_event_paranoid",
+            "this kernel has no perf events",
+            NEEDED_FOR,
+        )
+        .but(Status::Warning, "a kernel built with CONFIG_PERF_EVENTS=y"),
+    }
+}
+
+fn ptrace(facts: &DoctorFacts) -> Check {
+    const NEEDED_FOR: &str = "reading the memory of processes (Python's stacks)";
+    let ptrace = facts
+        .privileges
+        .as_ref()
+        .is_some_and(|privileges| privileges.has(Capability::CAP_SYS_PTRACE));
+    let check = |found: &str| Check::ok("ptrace_scope", found, NEEDED_FOR);
+    match facts.ptrace_scope {
+        None => check("no restriction (no Yama)"),
+        Some(0) => check("0, no restriction"),
+        // Documentation/admin-guide/LSM/Yama.rst: 1 and 2 let CAP_SYS_PTRACE through, 3 lets nobody.
+        Some(3) => check("3, nobody").but(
+            Status::Warning,
+            "cannot be lowered before a reboot; remove kernel.yama.ptrace_scope=3 from sysctl.d",
+        ),
+        Some(level) if ptrace => check(&format!("{level}, which CAP_SYS_PTRACE passes")),
+        Some(level) => check(&format!("{level}, children or administrators only"))
+            .but(Status::Warning, "CAP_SYS_PTRACE, as above"),
+    }
+}
+
+fn pid_namespace(facts: &DoctorFacts) -> Check {
+    const NEEDED_FOR: &str = "process numbers that are those of the kernel";
+    match facts.initial_pid_namespace {
+        Some(true) => Check::ok("pid namespace", "the initial one", NEEDED_FOR),
+        Some(false) => Check::ok("pid namespace", "a container's own", NEEDED_FOR).but(
+            Status::Missing,
+            "run trainprof on the host, or with docker run --pid=host, or hostPID: true in the pod",
+        ),
+        None => {
+            Check::ok("pid namespace", "unknown", NEEDED_FOR).but(Status::Warning, "mount /proc")
+        }
+    }
+}
+
+fn cgroups(facts: &DoctorFacts) -> Check {
+    const NEEDED_FOR: &str = "the job's limits and its container";
+    match (facts.cgroup_v1, facts.cgroup_v2) {
+        (true, true) => Check::ok("cgroups", "versions 1 and 2", NEEDED_FOR),
+        (true, false) => Check::ok("cgroups", "version 1", NEEDED_FOR),
+        (false, true) => Check::ok("cgroups", "version 2", NEEDED_FOR),
+        (false, false) => Check::ok("cgroups", "not mounted", NEEDED_FOR)
+            .but(Status::Warning, "in a container, mount /sys/fs/cgroup"),
+    }
+}
+
+fn pressure(facts: &DoctorFacts) -> Check {
+    const NEEDED_FOR: &str = "telling a loaded host from a slow job";
+    if facts.pressure {
+        Check::ok("pressure (PSI)", "on", NEEDED_FOR)
+    } else {
+        Check::ok("pressure (PSI)", "off", NEEDED_FOR)
+            .but(Status::Warning, "boot with psi=1 (CONFIG_PSI)")
+    }
+}
+
+fn tracefs(facts: &DoctorFacts) -> Check {
+    let found = match &facts.tracefs {
+        Some(mount_point) => format!("mounted at {mount_point}"),
+        None => "not mounted".to_owned(),
+    };
+    Check::ok("tracefs", found, "nothing: probes attach by BTF")
+}
+
+fn gpu(facts: &DoctorFacts) -> Check {
+    const NEEDED_FOR: &str = "GPU utilisation and idle time";
+    match (facts.nvidia_device, &facts.nvml_library) {
+        (true, Some(library)) => Check::ok("NVIDIA GPU", library, NEEDED_FOR),
+        (false, None) => Check::ok("NVIDIA GPU", "none", NEEDED_FOR),
+        (true, None) => Check::ok("NVIDIA GPU", "a device, but no libnvidia-ml.so.1", NEEDED_FOR).but(
+            Status::Warning,
+            "install the driver's NVML (libnvidia-compute, nvidia-driver-NVML), in a container give it \
+             NVIDIA_DRIVER_CAPABILITIES=utility, or name it: --gpu PATH",
+        ),
+        (false, Some(library)) => Check::ok("NVIDIA GPU", format!("{library}, but no device"), NEEDED_FOR).but(
+            Status::Warning,
+            "load the driver (nvidia-smi does), or give the container the GPU: --gpus all",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> DoctorFacts {
+        DoctorFacts {
+            kernel_release: Some("6.12.38".into()),
+            btf_bytes: Some(6_123_456),
+            lockdown: Some("integrity".into()),
+            privileges: Some(Privileges {
+                euid: 0,
+                effective: u64::MAX,
+                initial_user_namespace: Some(true),
+            }),
+            bpf_call: BpfCall::Works,
+            seccomp_mode: Some(0),
+            tracefs: None,
+            perf_event_paranoid: Some(2),
+            unprivileged_bpf_disabled: Some(2),
+            bpf_jit_enable: Some(1),
+            ptrace_scope: Some(1),
+            pressure: true,
+            cgroup_v1: false,
+            cgroup_v2: true,
+            nvidia_device: true,
+            nvml_library: Some("/usr/lib/libnvidia-ml.so.1".into()),
+            initial_pid_namespace: Some(true),
+        }
+    }
+
+    fn diagnose(facts: &DoctorFacts) -> Diagnosis {
+        Diagnosis {
+            host: None,
+            checks: checks(facts),
+            extra: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_good_host_passes_every_check() {
+        let diagnosis = diagnose(&good());
+        for check in diagnosis.checks() {
+            assert_eq!(
+                (check.status, &check.cure),
+                (Status::Ok, &None),
+                "{check:?}"
+            );
+        }
+        assert_eq!(diagnosis.exit_status(), 0);
+    }
+
+    fn holding(euid: u32, capabilities: &[Capability]) -> Option<Privileges> {
+        Some(Privileges {
+            euid,
+            effective: capabilities.iter().map(Capability::bitmask).sum(),
+            initial_user_namespace: Some(true),
+        })
+    }
+
+    #[test]
+    fn each_fact_changes_its_own_check() {
+        use Capability::*;
+        use Status::{Missing, Ok, Warning};
+        type Change = fn(&mut DoctorFacts);
+        let all_four = [CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH];
+        assert!(
+            holding(1000, &all_four)
+                .is_some_and(|privileges| privileges.check_can_profile().is_ok())
+        );
+        // what changes, the check, its status, a word of what is found or of the cure
+        let cases: Vec<(Change, &str, Status, &str)> = vec![
+            (
+                |f| f.kernel_release = Some("5.15.0-100-generic".into()),
+                "kernel",
+                Missing,
+                "from 5.18 on",
+            ),
+            (
+                |f| f.kernel_release = Some("5.18.0".into()),
+                "kernel",
+                Ok,
+                "5.18.0",
+            ),
+            (
+                |f| f.kernel_release = Some("weird".into()),
+                "kernel",
+                Warning,
+                "no version",
+            ),
+            (|f| f.kernel_release = None, "kernel", Warning, "/proc"),
+            (
+                |f| f.btf_bytes = None,
+                "kernel BTF",
+                Missing,
+                "CONFIG_DEBUG_INFO_BTF",
+            ),
+            (
+                |f| f.lockdown = Some("confidentiality".into()),
+                "kernel lockdown",
+                Missing,
+                "integrity",
+            ),
+            (|f| f.lockdown = None, "kernel lockdown", Ok, "not shown"),
+            (
+                |f| f.privileges = holding(1000, &[]),
+                "CAP_BPF",
+                Missing,
+                "setcap",
+            ),
+            (
+                |f| f.privileges = holding(1000, &[]),
+                "CAP_SYS_PTRACE",
+                Warning,
+                "setcap",
+            ),
+            (
+                |f| f.privileges = holding(1000, &[]),
+                "CAP_SYS_RESOURCE",
+                Ok,
+                "no",
+            ),
+            (
+                |f| f.privileges = holding(0, &[CAP_CHOWN]),
+                "CAP_PERFMON",
+                Missing,
+                "--cap-add PERFMON",
+            ),
+            (
+                |f| f.privileges = holding(0, &[CAP_SYS_ADMIN]),
+                "CAP_BPF",
+                Ok,
+                "by CAP_SYS_ADMIN",
+            ),
+            (
+                |f| f.privileges = holding(1000, &[CAP_BPF, CAP_PERFMON]),
+                "CAP_SYS_ADMIN",
+                Warning,
+                "sudo",
+            ),
+            (|f| f.privileges = None, "capabilities", Warning, "unknown"),
+            (
+                |f| {
+                    f.privileges
+                        .iter_mut()
+                        .for_each(|p| p.initial_user_namespace = Some(false))
+                },
+                "user namespace",
+                Missing,
+                "rootless",
+            ),
+            (
+                |f| f.bpf_call = BpfCall::NotBuiltIn,
+                "bpf()",
+                Missing,
+                "CONFIG_BPF_SYSCALL",
+            ),
+            (
+                |f| {
+                    f.bpf_call = BpfCall::Blocked(libc::EPERM);
+                    f.seccomp_mode = Some(2);
+                },
+                "bpf()",
+                Missing,
+                "seccomp",
+            ),
+            (
+                |f| f.bpf_call = BpfCall::NoMaps(libc::EACCES),
+                "bpf()",
+                Missing,
+                "security module",
+            ),
+            (
+                |f| {
+                    f.bpf_call = BpfCall::NoMaps(libc::EPERM);
+                    f.privileges = holding(1000, &[]);
+                },
+                "bpf()",
+                Missing,
+                "CAP_BPF, as above",
+            ),
+            (
+                |f| f.bpf_jit_enable = Some(0),
+                "BPF JIT",
+                Warning,
+                "bpf_jit_enable=1",
+            ),
+            (|f| f.bpf_jit_enable = None, "BPF JIT", Ok, "not shown"),
+            (
+                |f| f.unprivileged_bpf_disabled = Some(0),
+                "unprivileged BPF",
+                Ok,
+                "open",
+            ),
+            (
+                |f| f.perf_event_paranoid = Some(4),
+                "perf_event_paranoid",
+                Ok,
+                "4",
+            ),
+            (
+                |f| {
+                    f.perf_event_paranoid = Some(4);
+                    f.privileges = holding(1000, &[CAP_BPF, CAP_PERFMON]);
+                },
+                "perf_event_paranoid",
+                Warning,
+                "perf_event_paranoid=2",
+            ),
+            (
+                |f| f.perf_event_paranoid = None,
+                "perf_event_paranoid",
+                Warning,
+                "CONFIG_PERF_EVENTS",
+            ),
+            (
+                |f| f.ptrace_scope = Some(3),
+                "ptrace_scope",
+                Warning,
+                "reboot",
+            ),
+            (|f| f.ptrace_scope = None, "ptrace_scope", Ok, "no Yama"),
+            (
+                |f| {
+                    f.ptrace_scope = Some(1);
+                    f.privileges = holding(1000, &[CAP_BPF, CAP_PERFMON]);
+                },
+                "ptrace_scope",
+                Warning,
+                "CAP_SYS_PTRACE",
+            ),
+            (
+                |f| f.initial_pid_namespace = Some(false),
+                "pid namespace",
+                Missing,
+                "--pid=host",
+            ),
+            (
+                |f| f.initial_pid_namespace = None,
+                "pid namespace",
+                Warning,
+                "/proc",
+            ),
+            (|f| f.cgroup_v1 = true, "cgroups", Ok, "versions 1 and 2"),
+            (|f| f.cgroup_v2 = false, "cgroups", Warning, "not mounted"),
+            (|f| f.pressure = false, "pressure (PSI)", Warning, "psi=1"),
+            (|f| f.tracefs = Some("/t".into()), "tracefs", Ok, "/t"),
+            (
+                |f| f.nvml_library = None,
+                "NVIDIA GPU",
+                Warning,
+                "--gpu PATH",
+            ),
+            (
+                |f| f.nvidia_device = false,
+                "NVIDIA GPU",
+                Warning,
+                "no device",
+            ),
+            (
+                |f| {
+                    f.nvidia_device = false;
+                    f.nvml_library = None;
+                },
+                "NVIDIA GPU",
+                Ok,
+                "none",
+            ),
+        ];
+        for (change, name, status, word) in cases {
+            let mut facts = good();
+            change(&mut facts);
+            let diagnosis = diagnose(&facts);
+            let check = diagnosis
+                .checks()
+                .find(|check| check.name == name)
+                .unwrap_or_else(|| panic!("no check {name}"));
+            assert_eq!(check.status, status, "{check:?}");
+            let said = format!(
+                "{} {}",
+                check.found,
+                check.cure.as_deref().unwrap_or_default()
+            );
+            assert!(said.contains(word), "{check:?} lacks {word}");
+            assert_eq!(check.status == Ok, check.cure.is_none(), "{check:?}");
+            if status == Missing {
+                assert_eq!(diagnosis.exit_status(), EXIT_NOT_SUPPORTED);
+            }
+        }
+    }
+
+    #[test]
+    fn a_check_of_another_module_counts() {
+        let mut diagnosis = diagnose(&good());
+        diagnosis.extra.push(
+            Check::ok("kernel structures", "file.f_path is missing", "paths")
+                .incurably(Status::Missing),
+        );
+        assert_eq!(diagnosis.exit_status(), EXIT_NOT_SUPPORTED);
+        let json: serde_json::Value =
+            serde_json::from_str(&diagnosis.to_json().expect("plain data")).expect("JSON");
+        assert_eq!(json["schema"], "trainprof.doctor/1");
+        assert_eq!(json["ready"], false);
+        let last = json["checks"]
+            .as_array()
+            .and_then(|checks| checks.last())
+            .expect("a check");
+        assert_eq!(last["status"], "missing");
+        assert_eq!(last["cure"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn text_keeps_to_its_width() {
+        let mut facts = good();
+        facts.privileges = holding(1000, &[]);
+        facts.btf_bytes = None;
+        facts.nvml_library = None;
+        let text = diagnose(&facts).to_text(90);
+        for line in text.lines() {
+            let words = line.split_whitespace().count();
+            assert!(line.chars().count() <= 90 || words == 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn this_host_is_diagnosed() {
+        let diagnosis = Diagnosis::of_this_host(Vec::new());
+        eprintln!("{}", diagnosis.to_text(90));
+        assert!(diagnosis.host.is_some() && diagnosis.checks().count() > 10);
+    }
+}

@@ -1,0 +1,610 @@
+//! The control groups of a process: its limits, and the container, pod or batch job that they stand for.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::mounts::MountTable;
+use super::{EnvError, read_text, read_value};
+
+/// Deeper hierarchies are not walked to the end (containers in pods in slices come to about ten levels).
+const MAX_DEPTH: usize = 64;
+
+/// The control groups of one process.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct CgroupFacts {
+    /// (controllers, path) of each version 1 hierarchy; controllers that share one have a comma between.
+    pub path_v1: Vec<(String, String)>,
+    /// The path in the version 2 hierarchy.
+    pub path_v2: Option<String>,
+    /// The tightest memory limit from the process's group up to the root of what is mounted, in bytes; `None`
+    /// where there is no limit or none could be read.
+    pub memory_limit_bytes: Option<u64>,
+    /// The tightest CPU quota on the same way.
+    pub cpu_quota: Option<CpuQuota>,
+    /// The processors that the group may use, as a list such as `0-3,8`.
+    pub cpuset: Option<String>,
+    /// The container's id, or its name for lxc.
+    pub container_id: Option<String>,
+    /// `docker`, `containerd`, `cri-o`, `podman` or `lxc`, where the path says which.
+    pub container_runtime: Option<String>,
+    /// The Kubernetes pod's uid, with hyphens.
+    pub pod_uid: Option<String>,
+    /// The pod's name as its own environment has it (`POD_NAME`, else `HOSTNAME`); only for pods.
+    pub pod_name: Option<String>,
+    /// The Slurm job's number, from the path or else from `SLURM_JOB_ID`.
+    pub slurm_job_id: Option<String>,
+}
+
+/// Processor time that a group may use: `quota_us` in every `period_us`, both in microseconds.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuQuota {
+    /// Time on any processor, in microseconds.
+    pub quota_us: u64,
+    /// The period that it is given for, in microseconds.
+    pub period_us: u64,
+}
+
+impl CpuQuota {
+    /// The quota as a number of processors.
+    pub fn cpus(&self) -> f64 {
+        self.quota_us as f64 / self.period_us as f64
+    }
+
+    fn tighter(self, other: CpuQuota) -> CpuQuota {
+        let left = u128::from(self.quota_us) * u128::from(other.period_us);
+        let right = u128::from(other.quota_us) * u128::from(self.period_us);
+        if left <= right { self } else { other }
+    }
+}
+
+impl CgroupFacts {
+    /// Reads the groups of a process: `/proc/PID/cgroup`, the limits of every group above it
+    /// (`cgroups(7)`; Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ in the kernel), and three variables of
+    /// its environment.
+    ///
+    /// # Errors
+    /// When the process has ended. Limits and variables that may not be read are `None`.
+    pub fn read(pid: u32) -> Result<CgroupFacts, EnvError> {
+        // Our own mounts: it is through them that the limits are read.
+        let mounts = MountTable::read(std::process::id()).unwrap_or_default();
+        CgroupFacts::read_from(&PathBuf::from(format!("/proc/{pid}")), &mounts)
+    }
+
+    fn read_from(process: &Path, mounts: &MountTable) -> Result<CgroupFacts, EnvError> {
+        let memberships = decode_memberships(&read_text(&process.join("cgroup"), 256 << 10)?);
+        let mut facts = CgroupFacts::default();
+        for membership in &memberships {
+            if let Some((dir, top)) = locate(membership, mounts) {
+                facts.add_limits(membership, &dir, &top);
+            }
+        }
+        let environ = read_text(&process.join("environ"), 1 << 20).unwrap_or_default();
+        facts.add_identity(&memberships, &environ);
+        for membership in memberships {
+            if membership.is_v2() {
+                facts.path_v2 = Some(membership.path);
+            } else {
+                facts
+                    .path_v1
+                    .push((membership.controllers.join(","), membership.path));
+            }
+        }
+        Ok(facts)
+    }
+
+    /// Tightens the limits by those of `dir` and every group above it, up to `top`.
+    fn add_limits(&mut self, membership: &Membership, dir: &Path, top: &Path) {
+        let groups = dir
+            .ancestors()
+            .take(MAX_DEPTH)
+            .take_while(|group| group.starts_with(top));
+        for group in groups {
+            let file = |name: &str| read_value(group.join(name));
+            let limits = if membership.is_v2() {
+                Limits {
+                    memory: file("memory.max").and_then(|text| decode_bytes(&text)),
+                    cpu: file("cpu.max").and_then(|text| decode_cpu_max(&text)),
+                    cpuset: file("cpuset.cpus.effective"),
+                }
+            } else {
+                Limits {
+                    memory: file("memory.limit_in_bytes").and_then(|text| decode_bytes(&text)),
+                    cpu: file("cpu.cfs_quota_us")
+                        .zip(file("cpu.cfs_period_us"))
+                        .and_then(|(quota, period)| decode_quota(&quota, &period)),
+                    cpuset: file("cpuset.effective_cpus").or_else(|| file("cpuset.cpus")),
+                }
+            };
+            self.tighten(limits);
+        }
+    }
+
+    fn tighten(&mut self, limits: Limits) {
+        self.memory_limit_bytes = self
+            .memory_limit_bytes
+            .into_iter()
+            .chain(limits.memory)
+            .min();
+        self.cpu_quota = match (self.cpu_quota, limits.cpu) {
+            (Some(a), Some(b)) => Some(a.tighter(b)),
+            (a, b) => a.or(b),
+        };
+        // The deepest group that has the controller: the kernel has already intersected it with those above.
+        if self.cpuset.is_none() {
+            self.cpuset = limits.cpuset;
+        }
+    }
+
+    fn add_identity(&mut self, memberships: &[Membership], environ: &str) {
+        for membership in memberships {
+            let identity = decode_identity(&membership.path);
+            if self.container_id.is_none() && identity.container_id.is_some() {
+                self.container_id = identity.container_id;
+                self.container_runtime = identity.container_runtime;
+            }
+            self.pod_uid = self.pod_uid.take().or(identity.pod_uid);
+            self.slurm_job_id = self.slurm_job_id.take().or(identity.slurm_job_id);
+        }
+        if self.slurm_job_id.is_none() {
+            self.slurm_job_id = variable(environ, "SLURM_JOB_ID").filter(|id| is_number(id));
+        }
+        if self.pod_uid.is_some() {
+            self.pod_name = variable(environ, "POD_NAME").or_else(|| variable(environ, "HOSTNAME"));
+        }
+    }
+}
+
+struct Limits {
+    memory: Option<u64>,
+    cpu: Option<CpuQuota>,
+    cpuset: Option<String>,
+}
+
+/// One line of `/proc/PID/cgroup`.
+#[derive(Debug, PartialEq)]
+struct Membership {
+    /// Empty for version 2. A named hierarchy of version 1 is `name=NAME`.
+    controllers: Vec<String>,
+    path: String,
+}
+
+impl Membership {
+    fn is_v2(&self) -> bool {
+        self.controllers.is_empty()
+    }
+}
+
+/// Lines are `ID:CONTROLLERS:PATH`; only the path may have a colon in it.
+fn decode_memberships(text: &str) -> Vec<Membership> {
+    let line = |line: &str| {
+        let mut fields = line.splitn(3, ':');
+        let _hierarchy: u32 = fields.next()?.parse().ok()?;
+        let controllers = fields.next()?.split(',').filter(|name| !name.is_empty());
+        let controllers = controllers.map(str::to_owned).collect();
+        let path = fields.next().filter(|path| path.starts_with('/'))?;
+        // The group of a process may have been removed below it.
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path).to_owned();
+        Some(Membership { controllers, path })
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Where the group's files are, and the topmost directory of its hierarchy that is mounted here.
+///
+/// Both the path and the mount's root are relative to our own cgroup namespace (`cgroup_namespaces(7)`). A group
+/// outside it (`/../…`) has no directory here.
+fn locate(membership: &Membership, mounts: &MountTable) -> Option<(PathBuf, PathBuf)> {
+    if Path::new(&membership.path)
+        .components()
+        .any(|part| part.as_os_str() == "..")
+    {
+        return None;
+    }
+    let serves = |fs_type: &str, options: &str| match (membership.is_v2(), fs_type) {
+        (true, "cgroup2") => true,
+        (false, "cgroup") => membership
+            .controllers
+            .iter()
+            .all(|controller| options.split(',').any(|option| option == controller)),
+        _ => false,
+    };
+    mounts
+        .mounts()
+        .iter()
+        .filter(|mount| serves(&mount.fs_type, &mount.options))
+        .find_map(|mount| {
+            let inside = Path::new(&membership.path).strip_prefix(&mount.root).ok()?;
+            let top = PathBuf::from(&mount.mount_point);
+            Some((top.join(inside), top))
+        })
+}
+
+/// A limit in bytes. Version 2 prints `max` for none; version 1 prints the largest number of whole pages,
+/// just below 2^63 (`PAGE_COUNTER_MAX`). No machine has 2^60 bytes.
+fn decode_bytes(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|&bytes| bytes < 1 << 60)
+}
+
+/// `QUOTA PERIOD`, with `max` for no quota.
+fn decode_cpu_max(text: &str) -> Option<CpuQuota> {
+    let (quota, period) = text.split_once(' ')?;
+    decode_quota(quota, period)
+}
+
+/// A quota of -1 (version 1) or `max` (version 2) is none.
+fn decode_quota(quota_us: &str, period_us: &str) -> Option<CpuQuota> {
+    let quota_us = quota_us.parse().ok()?;
+    let period_us = period_us.trim().parse().ok().filter(|&period| period > 0)?;
+    Some(CpuQuota {
+        quota_us,
+        period_us,
+    })
+}
+
+/// What a control group's path says of whom it belongs to.
+#[derive(Debug, Default, PartialEq)]
+struct Identity {
+    container_id: Option<String>,
+    container_runtime: Option<String>,
+    pod_uid: Option<String>,
+    slurm_job_id: Option<String>,
+}
+
+/// Reads the names that container runtimes, the kubelet and Slurm give to their groups. The deepest container
+/// wins: a container inside a container is the one that the process sees.
+fn decode_identity(path: &str) -> Identity {
+    let mut identity = Identity::default();
+    let mut above: Option<&str> = None;
+    let mut in_slurm = false;
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        if let Some(uid) = pod_uid(part) {
+            identity.pod_uid = Some(uid);
+        }
+        if let Some((id, runtime)) = container(part, above) {
+            identity.container_id = Some(id.to_owned());
+            identity.container_runtime = runtime.map(str::to_owned);
+        }
+        // Version 1: /slurm/uid_N/job_N/step_N. Version 2: /system.slice/slurmstepd.scope/job_N, or with the
+        // node's name before it (NODE_slurmstepd.scope, slurm_NODE).
+        in_slurm |= part.starts_with("slurm") || part.ends_with("_slurmstepd.scope");
+        if let (true, Some(job)) = (
+            in_slurm,
+            part.strip_prefix("job_").filter(|id| is_number(id)),
+        ) {
+            identity.slurm_job_id = Some(job.to_owned());
+        }
+        above = Some(part);
+    }
+    identity
+}
+
+/// The container that a group is named after: with systemd as manager `RUNTIME-ID.scope`, otherwise `ID` alone
+/// or below a group with the runtime's name.
+fn container<'a>(part: &'a str, above: Option<&str>) -> Option<(&'a str, Option<&'static str>)> {
+    const PREFIXES: [(&str, &str); 6] = [
+        ("docker-", "docker"),
+        ("cri-containerd-", "containerd"),
+        ("nerdctl-", "containerd"),
+        ("crio-", "cri-o"),
+        ("libpod-payload-", "podman"),
+        ("libpod-", "podman"),
+    ];
+    let scope = part.strip_suffix(".scope").unwrap_or(part);
+    for (prefix, runtime) in PREFIXES {
+        if let Some(id) = scope.strip_prefix(prefix).filter(|id| is_container_id(id)) {
+            return Some((id, Some(runtime)));
+        }
+    }
+    // containerd without systemd, told to use systemd's names: SLICE:cri-containerd:ID.
+    if let Some((_, id)) = part
+        .rsplit_once(":cri-containerd:")
+        .filter(|(_, id)| is_container_id(id))
+    {
+        return Some((id, Some("containerd")));
+    }
+    if is_container_id(part) {
+        return Some((
+            part,
+            above.filter(|&above| above == "docker").map(|_| "docker"),
+        ));
+    }
+    let lxc = part
+        .strip_prefix("lxc.payload.")
+        .or_else(|| (above == Some("lxc")).then_some(part));
+    lxc.filter(|name| !name.is_empty())
+        .map(|name| (name, Some("lxc")))
+}
+
+/// Container runtimes use 256 random bits as hexadecimal digits.
+fn is_container_id(text: &str) -> bool {
+    text.len() == 64 && is_hex(text)
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The kubelet names a pod's group `podUID` (cgroupfs) or `kubepods[-QOS]-podUID.slice` with underscores for
+/// hyphens (systemd). Pods from files on the node have a uid of 32 digits without hyphens.
+fn pod_uid(part: &str) -> Option<String> {
+    let part = part.split(':').next().unwrap_or(part);
+    let name = match part.strip_suffix(".slice") {
+        Some(slice) => slice.rsplit_once("-pod")?.1,
+        None => part.strip_prefix("pod")?,
+    };
+    let uid = name.replace('_', "-");
+    let digits = uid.replace('-', "");
+    (digits.len() == 32 && is_hex(&digits)).then_some(uid)
+}
+
+/// A variable of an environment block (entries with a zero byte between), unless it is empty.
+fn variable(environ: &str, name: &str) -> Option<String> {
+    let value = environ
+        .split('\0')
+        .find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))?;
+    super::non_empty(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const INNER: &str = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210";
+    const POD: &str = "8dbc4a3e-2ac0-4a5e-9d8c-1f2e3d4c5b6a";
+
+    #[test]
+    fn paths_tell_containers_pods_and_jobs() {
+        let slice_pod = POD.replace('-', "_");
+        // path, container, runtime, pod, job
+        type Row<'a> = (String, [Option<&'a str>; 4]);
+        let cases: Vec<Row<'_>> = vec![
+            ("/".into(), [None; 4]),
+            (
+                "/user.slice/user-1000.slice/session-2.scope".into(),
+                [None; 4],
+            ),
+            (
+                format!("/system.slice/docker-{ID}.scope"),
+                [Some(ID), Some("docker"), None, None],
+            ),
+            (
+                format!("/docker/{ID}"),
+                [Some(ID), Some("docker"), None, None],
+            ),
+            (
+                format!("/docker/{ID}/docker/{INNER}/x"),
+                [Some(INNER), Some("docker"), None, None],
+            ),
+            (
+                format!(
+                    "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice_pod}.slice/cri-containerd-{ID}.scope"
+                ),
+                [Some(ID), Some("containerd"), Some(POD), None],
+            ),
+            (
+                format!("/kubepods.slice/kubepods-pod{slice_pod}.slice/crio-{ID}.scope/container"),
+                [Some(ID), Some("cri-o"), Some(POD), None],
+            ),
+            (
+                format!("/kubepods.slice/kubepods-pod{slice_pod}.slice/crio-conmon-{ID}.scope"),
+                [None, None, Some(POD), None],
+            ),
+            (
+                format!(
+                    "/system.slice/containerd.service/kubepods-besteffort-pod{slice_pod}.slice:cri-containerd:{ID}"
+                ),
+                [Some(ID), Some("containerd"), Some(POD), None],
+            ),
+            (
+                format!("/kubepods/besteffort/pod{POD}/{ID}"),
+                [Some(ID), None, Some(POD), None],
+            ),
+            (
+                format!("/machine.slice/libpod-{ID}.scope/container"),
+                [Some(ID), Some("podman"), None, None],
+            ),
+            (
+                "/lxc.payload.web/init.scope".into(),
+                [Some("web"), Some("lxc"), None, None],
+            ),
+            (
+                "/lxc/train-1".into(),
+                [Some("train-1"), Some("lxc"), None, None],
+            ),
+            (
+                "/slurm/uid_1000/job_4711/step_0/task_0".into(),
+                [None, None, None, Some("4711")],
+            ),
+            (
+                "/system.slice/slurmstepd.scope/job_99/step_batch/user/task_0".into(),
+                [None, None, None, Some("99")],
+            ),
+            (
+                "/system.slice/node7_slurmstepd.scope/job_12/step_0".into(),
+                [None, None, None, Some("12")],
+            ),
+            ("/batch/job_12".into(), [None; 4]),
+            ("/podcasts/podium".into(), [None; 4]),
+        ];
+        for (path, [container, runtime, pod, job]) in cases {
+            let expected = Identity {
+                container_id: container.map(str::to_owned),
+                container_runtime: runtime.map(str::to_owned),
+                pod_uid: pod.map(str::to_owned),
+                slurm_job_id: job.map(str::to_owned),
+            };
+            assert_eq!(decode_identity(&path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn memberships_keep_colons_in_paths() {
+        let text = "9:name=systemd:/a:b\n4:cpu,cpuacct:/\n0::/x (deleted)\nbad\n1:cpu\n";
+        let member = |controllers: &[&str], path: &str| Membership {
+            controllers: controllers.iter().map(|&name| name.to_owned()).collect(),
+            path: path.to_owned(),
+        };
+        assert_eq!(
+            decode_memberships(text),
+            [
+                member(&["name=systemd"], "/a:b"),
+                member(&["cpu", "cpuacct"], "/"),
+                member(&[], "/x"),
+            ]
+        );
+    }
+
+    #[test]
+    fn limits_are_decoded_and_none_is_none() {
+        for (text, expected) in [
+            ("max", None),
+            ("9223372036854771712", None),
+            ("1073741824", Some(1 << 30)),
+            ("-1", None),
+            ("", None),
+        ] {
+            assert_eq!(decode_bytes(text), expected, "{text}");
+        }
+        let quota = |quota_us, period_us| {
+            Some(CpuQuota {
+                quota_us,
+                period_us,
+            })
+        };
+        for (text, expected) in [
+            ("max 100000", None),
+            ("150000 100000", quota(150_000, 100_000)),
+            ("150000", None),
+            ("1 0", None),
+        ] {
+            assert_eq!(decode_cpu_max(text), expected, "{text}");
+        }
+        assert_eq!(decode_quota("-1", "100000"), None);
+    }
+
+    #[test]
+    fn the_tightest_quota_is_the_smallest_share() {
+        let of = |quota_us, period_us| CpuQuota {
+            quota_us,
+            period_us,
+        };
+        assert_eq!(of(100, 100).tighter(of(150, 200)), of(150, 200));
+        assert_eq!(of(u64::MAX, 1).tighter(of(1, u64::MAX)), of(1, u64::MAX));
+        assert_eq!(of(150_000, 100_000).cpus(), 1.5);
+    }
+
+    fn put(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("has one")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+
+    #[test]
+    fn the_tightest_limit_on_the_way_up_counts() {
+        let root = tempfile::tempdir().expect("a folder");
+        let fs_root = root.path().join("fs");
+        put(&fs_root, "a/memory.max", "4096000\n");
+        put(&fs_root, "a/cpu.max", "50000 100000\n");
+        put(&fs_root, "a/cpuset.cpus.effective", "0-7\n");
+        put(&fs_root, "a/b/memory.max", "max\n");
+        put(&fs_root, "a/b/cpu.max", "80000 100000\n");
+        put(&fs_root, "a/b/cpuset.cpus.effective", "2-3\n");
+        put(root.path(), "proc/cgroup", "0::/a/b\n");
+        put(root.path(), "proc/environ", "SLURM_JOB_ID=17\0HOSTNAME=h\0");
+        let mounts = MountTable::decode(&format!(
+            "31 1 0:30 / {} rw - cgroup2 cgroup2 rw\n",
+            fs_root.display()
+        ));
+        let facts = CgroupFacts::read_from(&root.path().join("proc"), &mounts).expect("reads");
+        assert_eq!(
+            facts,
+            CgroupFacts {
+                path_v2: Some("/a/b".into()),
+                memory_limit_bytes: Some(4_096_000),
+                cpu_quota: Some(CpuQuota {
+                    quota_us: 50_000,
+                    period_us: 100_000
+                }),
+                cpuset: Some("2-3".into()),
+                slurm_job_id: Some("17".into()),
+                ..CgroupFacts::default()
+            }
+        );
+    }
+
+    #[test]
+    fn hybrid_hosts_and_containers_without_a_cgroup_namespace_work() {
+        let root = tempfile::tempdir().expect("a folder");
+        put(root.path(), "memory/job/memory.limit_in_bytes", "2048000\n");
+        put(
+            root.path(),
+            "memory/memory.limit_in_bytes",
+            "9223372036854771712\n",
+        );
+        put(root.path(), "cpu/cpu.cfs_quota_us", "200000\n");
+        put(root.path(), "cpu/cpu.cfs_period_us", "100000\n");
+        put(
+            root.path(),
+            "proc/cgroup",
+            &format!(
+                "4:memory:/docker/{ID}/job\n2:cpu,cpuacct:/docker/{ID}\n1:cpuset:/../out\n0::/docker/{ID}\n"
+            ),
+        );
+        let at = root.path().display();
+        let mounts = MountTable::decode(&format!(
+            "1 1 0:1 /docker/{ID} {at}/memory rw - cgroup cgroup rw,memory\n\
+             2 1 0:2 /docker/{ID} {at}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
+             3 1 0:3 / {at}/unified rw - cgroup2 cgroup2 rw\n"
+        ));
+        let facts = CgroupFacts::read_from(&root.path().join("proc"), &mounts).expect("reads");
+        assert_eq!(facts.memory_limit_bytes, Some(2_048_000));
+        assert_eq!(facts.cpu_quota.map(|quota| quota.cpus()), Some(2.0));
+        assert_eq!(
+            facts.cpuset, None,
+            "a group outside our namespace has no directory"
+        );
+        assert_eq!(facts.container_id.as_deref(), Some(ID));
+        assert_eq!(facts.path_v1.len(), 3);
+        assert_eq!(facts.pod_name, None);
+    }
+
+    #[test]
+    fn a_pod_is_named_by_its_environment() {
+        let mut facts = CgroupFacts::default();
+        let memberships = decode_memberships(&format!("0::/kubepods/pod{POD}/{ID}\n"));
+        facts.add_identity(&memberships, "HOSTNAME=trainer-0\0POD_NAME=\0PATH=/bin\0");
+        assert_eq!(facts.pod_name.as_deref(), Some("trainer-0"));
+        facts.add_identity(&memberships, "HOSTNAME=node\0POD_NAME=bert-7\0");
+        assert_eq!(facts.pod_name.as_deref(), Some("bert-7"));
+    }
+
+    #[test]
+    fn our_own_groups_can_be_read() {
+        let facts = CgroupFacts::read(std::process::id()).expect("our own");
+        let bytes = postcard::to_stdvec(&facts).expect("encodes");
+        assert_eq!(
+            postcard::from_bytes::<CgroupFacts>(&bytes).expect("decodes"),
+            facts
+        );
+        assert!(
+            CgroupFacts::read(u32::MAX)
+                .expect_err("no such process")
+                .is_gone()
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_list_of_groups(text in "([0-9]:|[a-z]*,?:|/[a-zé0-9._:-]*|pod|job_|slurm|\n){0,60}") {
+            let mut facts = CgroupFacts::default();
+            facts.add_identity(&decode_memberships(&text), &text);
+        }
+    }
+}

@@ -1,0 +1,600 @@
+//! The mounts of a process and the storage below them.
+//!
+//! The probes know a file by its device and its path inside the file system; people know it by its path as
+//! the process sees it. A [`MountTable`] leads from one to the other.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{EnvError, read_text, read_value};
+
+/// Longer mount tables than this are cut (hosts with ten thousand containers' mounts stay below it).
+const MOUNTINFO_LIMIT: u64 = 8 << 20;
+
+/// One line of `/proc/PID/mountinfo` (`proc_pid_mountinfo(5)`), octal escapes resolved.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct MountFacts {
+    /// The mount's number, `mnt_id` in the kernel; used again after an unmount.
+    pub mnt_id: u32,
+    /// Major device number; 0 for file systems without a block device of their own.
+    pub dev_major: u32,
+    /// Minor device number; for major 0 the kernel hands them out at mount time.
+    pub dev_minor: u32,
+    /// The directory of the file system that is mounted here: `/`, or what a bind mount picked.
+    pub root: String,
+    /// Where it is mounted, as seen from the process's own root directory.
+    pub mount_point: String,
+    /// The file system type (`ext4`, `nfs4`, `fuse.s3fs`).
+    pub fs_type: String,
+    /// Device, export or share; file systems without one print `none` or their own name.
+    pub source: String,
+    /// Options of the mount, then those of the file system that are not among them, with commas between.
+    pub options: String,
+    /// What lies below; `None` until [`MountTable::read_storage`] has looked, and for file systems in memory
+    /// or on top of others.
+    pub storage: Option<StorageFacts>,
+}
+
+impl MountFacts {
+    /// Fills [`MountFacts::storage`] of this mount from sysfs; network file systems are not touched.
+    pub fn read_storage(&mut self) {
+        self.storage = read_storage(Path::new("/sys"), self);
+    }
+
+    /// (major, minor) of the file system.
+    pub fn dev(&self) -> (u32, u32) {
+        (self.dev_major, self.dev_minor)
+    }
+}
+
+/// The device below a file system, or that it is reached over a network.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+pub struct StorageFacts {
+    /// The whole disk's name (`nvme0n1`, `vda`, `dm-0`); `None` for a network file system.
+    pub device: Option<String>,
+    /// Whether the device says that it turns. Virtual disks often say so without one.
+    pub rotational: Option<bool>,
+    /// What the device calls itself (`/sys/block/DISK/device/model`).
+    pub model: Option<String>,
+    /// The I/O scheduler in use (`none`, `mq-deadline`, `bfq`).
+    pub scheduler: Option<String>,
+    /// How far the kernel reads ahead, in KiB, on this device or network mount.
+    pub read_ahead_kb: Option<u64>,
+    /// Whether bytes come over a network; `None` for a FUSE file system that is not known here.
+    pub network: Option<bool>,
+}
+
+/// The mounts of one process, in the kernel's order.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct MountTable {
+    mounts: Vec<MountFacts>,
+}
+
+impl MountTable {
+    /// Reads `/proc/PID/mountinfo`, without the storage below (see [`MountTable::read_storage`]).
+    ///
+    /// # Errors
+    /// When the process has ended or may not be read.
+    pub fn read(pid: u32) -> Result<MountTable, EnvError> {
+        let path = PathBuf::from(format!("/proc/{pid}/mountinfo"));
+        Ok(MountTable::decode(&read_text(&path, MOUNTINFO_LIMIT)?))
+    }
+
+    /// Fills [`MountFacts::storage`] of every mount from sysfs. A few small files for each mount that has a
+    /// device; network file systems are not touched, so that a dead server cannot hold us up.
+    pub fn read_storage(&mut self) {
+        for mount in &mut self.mounts {
+            mount.storage = read_storage(Path::new("/sys"), mount);
+        }
+    }
+
+    /// Decodes the text of a mountinfo file; lines of another form are left out.
+    pub fn decode(mountinfo: &str) -> MountTable {
+        MountTable {
+            mounts: mountinfo.lines().filter_map(decode_line).collect(),
+        }
+    }
+
+    /// All mounts, in the kernel's order: a later one hides an earlier one at the same mount point.
+    pub fn mounts(&self) -> &[MountFacts] {
+        &self.mounts
+    }
+
+    /// The mount of this number.
+    pub fn by_mnt_id(&self, mnt_id: u32) -> Option<&MountFacts> {
+        self.mounts.iter().find(|mount| mount.mnt_id == mnt_id)
+    }
+
+    /// Every mount of this file system: bind mounts share the device of what they show.
+    pub fn by_dev(&self, major: u32, minor: u32) -> impl Iterator<Item = &MountFacts> {
+        self.mounts
+            .iter()
+            .filter(move |mount| mount.dev() == (major, minor))
+    }
+
+    /// The path at which the process sees a file, from its mount and its path inside the file system (from the
+    /// file system's own root, as the kernel's dentries give it).
+    ///
+    /// `None` for an unknown mount, and for a file that lies outside the part that is mounted there.
+    pub fn resolve(&self, mnt_id: u32, path_in_fs: &str) -> Option<String> {
+        let mount = self.by_mnt_id(mnt_id)?;
+        let inside = strip_dir(path_in_fs, &mount.root)?;
+        Some(match (inside, mount.mount_point.as_str()) {
+            ("", point) => point.to_owned(),
+            (inside, "/") => inside.to_owned(),
+            (inside, point) => format!("{point}{inside}"),
+        })
+    }
+
+    /// The mount that an absolute path lies on, by its text: symbolic links are not followed. Of several
+    /// mounts at one point it is the last one, which hides the others.
+    pub fn longest_prefix(&self, path: &str) -> Option<&MountFacts> {
+        self.mounts
+            .iter()
+            .filter(|mount| strip_dir(path, &mount.mount_point).is_some())
+            .max_by_key(|mount| mount.mount_point.len())
+    }
+}
+
+/// What is left of `path` below `dir`: empty for the directory itself, else with its leading slash.
+fn strip_dir<'a>(path: &'a str, dir: &str) -> Option<&'a str> {
+    if dir == "/" {
+        return path
+            .starts_with('/')
+            .then(|| if path == "/" { "" } else { path });
+    }
+    let rest = path.strip_prefix(dir)?;
+    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+}
+
+fn decode_line(line: &str) -> Option<MountFacts> {
+    let mut fields = line.split(' ');
+    let mnt_id = fields.next()?.parse().ok()?;
+    let _parent = fields.next()?;
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let root = unescape(fields.next()?);
+    let mount_point = unescape(fields.next()?);
+    let mount_options = fields.next()?;
+    // Any number of optional fields, then a hyphen.
+    fields.by_ref().find(|&field| field == "-")?;
+    let fs_type = unescape(fields.next()?);
+    let source = unescape(fields.next()?);
+    let mut options: Vec<&str> = mount_options.split(',').collect();
+    for option in fields.next().unwrap_or_default().split(',') {
+        if !option.is_empty() && !options.contains(&option) {
+            options.push(option);
+        }
+    }
+    Some(MountFacts {
+        mnt_id,
+        dev_major: major.parse().ok()?,
+        dev_minor: minor.parse().ok()?,
+        root,
+        mount_point,
+        fs_type,
+        source,
+        options: unescape(&options.join(",")),
+        storage: None,
+    })
+}
+
+/// Resolves the octal escapes (`\040` for a space) with which the kernel protects its separators
+/// (`mangle_path` in fs/seq_file.c). An incomplete escape stays as it is.
+fn unescape(field: &str) -> String {
+    if !field.contains('\\') {
+        return field.to_owned();
+    }
+    let bytes = field.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at..] {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] => {
+                out.push((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'));
+                at += 4;
+            }
+            _ => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// What a file system's type says of where its bytes are.
+#[derive(Debug, PartialEq, Clone, Copy)]
+enum Location {
+    /// Over a network.
+    Network,
+    /// Behind a user-space server that could be either.
+    Unknown,
+    /// On a block device, in memory or on another file system: the device number tells.
+    Local,
+}
+
+fn locate(fs_type: &str, source: &str) -> Location {
+    const NETWORK: [&str; 20] = [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb2",
+        "smb3",
+        "lustre",
+        "ceph",
+        "gpfs",
+        "beegfs",
+        "9p",
+        "virtiofs",
+        "afs",
+        "orangefs",
+        "ocfs2",
+        "gfs2",
+        "wekafs",
+        "panfs",
+        "glusterfs",
+        "ncpfs",
+        "coda",
+    ];
+    // Servers that are clients of a remote store and nothing else.
+    const NETWORK_FUSE: [&str; 18] = [
+        "s3fs",
+        "gcsfuse",
+        "goofys",
+        "mountpoint-s3",
+        "mount-s3",
+        "geesefs",
+        "rclone",
+        "juicefs",
+        "sshfs",
+        "glusterfs",
+        "ceph-fuse",
+        "ceph",
+        "blobfuse",
+        "blobfuse2",
+        "alluxio-fuse",
+        "cvmfs2",
+        "moosefs",
+        "seaweedfs",
+    ];
+    if NETWORK.contains(&fs_type) {
+        return Location::Network;
+    }
+    let Some(subtype) = fs_type.strip_prefix("fuse") else {
+        return Location::Local;
+    };
+    match subtype.strip_prefix('.') {
+        Some(name) if NETWORK_FUSE.contains(&name.to_ascii_lowercase().as_str()) => {
+            Location::Network
+        }
+        // Servers that set no subtype name themselves as the source.
+        None if subtype.is_empty()
+            && NETWORK_FUSE.contains(&source.to_ascii_lowercase().as_str()) =>
+        {
+            Location::Network
+        }
+        None if subtype == "blk" => Location::Local,
+        _ => Location::Unknown,
+    }
+}
+
+fn read_storage(sys: &Path, mount: &MountFacts) -> Option<StorageFacts> {
+    let read_ahead = |(major, minor): (u32, u32)| {
+        read_value(sys.join(format!("class/bdi/{major}:{minor}/read_ahead_kb")))?
+            .parse()
+            .ok()
+    };
+    let remote = |network| {
+        Some(StorageFacts {
+            device: None,
+            rotational: None,
+            model: None,
+            scheduler: None,
+            read_ahead_kb: read_ahead(mount.dev()),
+            network,
+        })
+    };
+    match locate(&mount.fs_type, &mount.source) {
+        Location::Network => return remote(Some(true)),
+        Location::Unknown => return remote(None),
+        Location::Local => {}
+    }
+    let disk = disk_of(sys, mount)?;
+    let name = disk.file_name()?.to_string_lossy().into_owned();
+    let file = |path: &str| read_value(disk.join(path));
+    Some(StorageFacts {
+        rotational: file("queue/rotational").and_then(|text| decode_flag(&text)),
+        model: file("device/model"),
+        scheduler: file("queue/scheduler").and_then(|text| decode_scheduler(&text)),
+        // Each file system on a disk shares the disk's setting; btrfs and the like have one of their own.
+        read_ahead_kb: read_ahead(mount.dev())
+            .or_else(|| file("queue/read_ahead_kb")?.parse().ok()),
+        network: Some(is_network_disk(&name)),
+        device: Some(name),
+    })
+}
+
+/// The sysfs directory of the whole disk below a mount.
+fn disk_of(sys: &Path, mount: &MountFacts) -> Option<PathBuf> {
+    // btrfs and others with several devices have a device number without a device; the source names one.
+    let link = match mount.dev_major {
+        0 => sys
+            .join("class/block")
+            .join(mount.source.strip_prefix("/dev/")?),
+        major => sys.join(format!("dev/block/{major}:{}", mount.dev_minor)),
+    };
+    let device = link.canonicalize().ok()?;
+    // A partition is a directory inside its disk's.
+    if device.join("partition").exists() {
+        return device.parent().map(Path::to_owned);
+    }
+    Some(device)
+}
+
+fn decode_flag(text: &str) -> Option<bool> {
+    match text {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+/// The scheduler in brackets; device-mapper devices print `none` alone.
+fn decode_scheduler(text: &str) -> Option<String> {
+    super::host::decode_selected(text).or_else(|| (text == "none").then(|| text.to_owned()))
+}
+
+/// Ceph's and the network block device's disks.
+fn is_network_disk(name: &str) -> bool {
+    ["rbd", "nbd", "drbd"].iter().any(|kind| {
+        name.strip_prefix(kind)
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    const TABLE: &str = "\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw,discard
+60 27 0:45 / /mnt/nfs rw,noatime shared:9 master:2 - nfs4 srv:/export rw,vers=4.2,rsize=1048576
+61 27 254:1 /data/sets /mnt/my\\040sets ro,relatime - ext4 /dev/vda1 rw,discard
+62 60 0:46 / /mnt/nfs/fast rw - tmpfs tmpfs rw
+63 27 254:1 /etc/hosts-3 /etc/hosts rw - ext4 /dev/vda1 rw
+64 27 0:47 / /mnt/nfs/fast rw - fuse.s3fs s3fs rw
+not a mount
+65 27 x:1 / /broken rw - ext4 /dev/vdb rw
+66 27 8:1 / /nohyphen rw ext4 /dev/sda1 rw
+";
+
+    #[test]
+    fn lines_are_decoded_and_bad_ones_left_out() {
+        let table = MountTable::decode(TABLE);
+        let ids: Vec<u32> = table.mounts().iter().map(|mount| mount.mnt_id).collect();
+        assert_eq!(ids, [22, 27, 60, 61, 62, 63, 64]);
+        assert_eq!(
+            table.by_mnt_id(60),
+            Some(&MountFacts {
+                mnt_id: 60,
+                dev_major: 0,
+                dev_minor: 45,
+                root: "/".into(),
+                mount_point: "/mnt/nfs".into(),
+                fs_type: "nfs4".into(),
+                source: "srv:/export".into(),
+                options: "rw,noatime,vers=4.2,rsize=1048576".into(),
+                storage: None,
+            })
+        );
+        assert_eq!(
+            table
+                .by_dev(254, 1)
+                .map(|mount| mount.mnt_id)
+                .collect::<Vec<_>>(),
+            [27, 61, 63]
+        );
+        assert_eq!(table.by_mnt_id(1), None);
+    }
+
+    #[test]
+    fn escapes_are_octal() {
+        let cases = [
+            ("plain", "plain"),
+            ("a\\040b", "a b"),
+            ("\\011\\012\\134", "\t\n\\"),
+            ("\\303\\251", "é"),
+            ("\\04", "\\04"),
+            ("\\", "\\"),
+            ("\\400", "\\400"),
+        ];
+        for (escaped, expected) in cases {
+            assert_eq!(unescape(escaped), expected, "{escaped}");
+        }
+    }
+
+    #[test]
+    fn a_path_in_a_file_system_becomes_the_path_that_the_process_sees() {
+        let table = MountTable::decode(TABLE);
+        let cases = [
+            (60, "/imagenet/a.jpg", Some("/mnt/nfs/imagenet/a.jpg")),
+            (60, "/", Some("/mnt/nfs")),
+            (27, "/home/u/x", Some("/home/u/x")),
+            (27, "/", Some("/")),
+            (61, "/data/sets/coco/1.tar", Some("/mnt/my sets/coco/1.tar")),
+            (61, "/data/sets", Some("/mnt/my sets")),
+            (61, "/data/setsx/1", None),
+            (61, "/elsewhere", None),
+            (63, "/etc/hosts-3", Some("/etc/hosts")),
+            (999, "/x", None),
+            (60, "relative", None),
+        ];
+        for (mnt_id, path, expected) in cases {
+            assert_eq!(
+                table.resolve(mnt_id, path).as_deref(),
+                expected,
+                "{mnt_id} {path}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_deepest_and_latest_mount_holds_a_path() {
+        let table = MountTable::decode(TABLE);
+        let cases = [
+            ("/home/u", Some(27)),
+            ("/mnt/nfs/a", Some(60)),
+            ("/mnt/nfsx", Some(27)),
+            ("/mnt/nfs/fast/a", Some(64)),
+            ("/etc/hosts", Some(63)),
+            ("/proc/1", Some(22)),
+            ("relative", None),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(
+                table.longest_prefix(path).map(|mount| mount.mnt_id),
+                expected,
+                "{path}"
+            );
+        }
+        assert_eq!(MountTable::default().longest_prefix("/"), None);
+    }
+
+    #[test]
+    fn file_system_types_tell_where_the_bytes_are() {
+        let cases = [
+            ("nfs4", "srv:/x", Location::Network),
+            ("lustre", "10.0.0.1@tcp:/fs", Location::Network),
+            ("virtiofs", "share", Location::Network),
+            ("fuse.s3fs", "s3fs", Location::Network),
+            ("fuse.juicefs", "JuiceFS:data", Location::Network),
+            ("fuse", "mountpoint-s3", Location::Network),
+            ("fuse.passthrough", "x", Location::Unknown),
+            ("fuse", "something", Location::Unknown),
+            ("fuseblk", "/dev/sdb1", Location::Local),
+            ("ext4", "/dev/vda", Location::Local),
+            ("tmpfs", "tmpfs", Location::Local),
+        ];
+        for (fs_type, source, expected) in cases {
+            assert_eq!(locate(fs_type, source), expected, "{fs_type} {source}");
+        }
+    }
+
+    fn mount(dev: (u32, u32), fs_type: &str, source: &str) -> MountFacts {
+        MountFacts {
+            mnt_id: 1,
+            dev_major: dev.0,
+            dev_minor: dev.1,
+            root: "/".into(),
+            mount_point: "/x".into(),
+            fs_type: fs_type.into(),
+            source: source.into(),
+            options: "rw".into(),
+            storage: None,
+        }
+    }
+
+    #[test]
+    fn a_partition_leads_to_its_disk_and_a_network_mount_to_none() {
+        let sys = tempfile::tempdir().expect("a folder");
+        let put = |path: &str, text: &str| {
+            let path = sys.path().join(path);
+            fs::create_dir_all(path.parent().expect("has one")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        };
+        put("devices/pci/nvme0n1/nvme0n1p2/partition", "2\n");
+        put("devices/pci/nvme0n1/queue/rotational", "0\n");
+        put(
+            "devices/pci/nvme0n1/queue/scheduler",
+            "[none] mq-deadline\n",
+        );
+        put("devices/pci/nvme0n1/device/model", "Fast SSD 2TB   \n");
+        put("class/bdi/259:2/read_ahead_kb", "128\n");
+        put("class/bdi/0:45/read_ahead_kb", "15360\n");
+        fs::create_dir_all(sys.path().join("dev/block")).expect("a folder");
+        symlink(
+            "../../devices/pci/nvme0n1/nvme0n1p2",
+            sys.path().join("dev/block/259:2"),
+        )
+        .expect("a link");
+
+        let local = StorageFacts {
+            device: Some("nvme0n1".into()),
+            rotational: Some(false),
+            model: Some("Fast SSD 2TB".into()),
+            scheduler: Some("none".into()),
+            read_ahead_kb: Some(128),
+            network: Some(false),
+        };
+        let remote = |read_ahead_kb, network| StorageFacts {
+            device: None,
+            rotational: None,
+            model: None,
+            scheduler: None,
+            read_ahead_kb,
+            network,
+        };
+        let cases = [
+            (mount((259, 2), "ext4", "/dev/nvme0n1p2"), Some(local)),
+            (
+                mount((0, 45), "nfs4", "srv:/x"),
+                Some(remote(Some(15360), Some(true))),
+            ),
+            (mount((0, 46), "fuse.mine", "x"), Some(remote(None, None))),
+            (mount((0, 47), "tmpfs", "tmpfs"), None),
+            (mount((0, 48), "overlay", "overlay"), None),
+            (mount((8, 99), "ext4", "/dev/sdx"), None),
+        ];
+        for (mount, expected) in cases {
+            assert_eq!(
+                read_storage(sys.path(), &mount),
+                expected,
+                "{}",
+                mount.fs_type
+            );
+        }
+    }
+
+    #[test]
+    fn network_disks_are_known_by_name() {
+        for (name, expected) in [
+            ("rbd0", true),
+            ("nbd12", true),
+            ("vda", false),
+            ("rbdx", false),
+            ("nvme0n1", false),
+        ] {
+            assert_eq!(is_network_disk(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn our_own_mounts_can_be_read() {
+        let mut table = MountTable::read(std::process::id()).expect("our own");
+        table.read_storage();
+        let proc = table
+            .longest_prefix("/proc/self")
+            .expect("procfs is mounted");
+        assert_eq!(proc.fs_type, "proc");
+        let bytes = postcard::to_stdvec(&table).expect("encodes");
+        assert_eq!(
+            postcard::from_bytes::<MountTable>(&bytes).expect("decodes"),
+            table
+        );
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_table(text in "([0-9:/ -]|\\\\[0-7]{0,3}|[a-zé]|\n){0,200}", path in "[/a-zé]{0,20}") {
+            let table = MountTable::decode(&text);
+            for mount in table.mounts() {
+                table.resolve(mount.mnt_id, &path);
+            }
+            table.longest_prefix(&path);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Decoding the probes' events: total functions from bytes to values. Bad bytes become a counted error.
+
+use bytes::Buf;
+use trainprof_common::{
+    event::{ExecEvent, ExitEvent, ForkEvent, Kind, WaitEvent},
+    thread::Object,
+};
+
+/// A decoded event.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    Wait(WaitEvent),
+    Fork(ForkEvent),
+    Exec(ExecEvent),
+    Exit(ExitEvent),
+}
+
+/// Bytes that are no event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    #[error("an event of {len} bytes is too short to have a kind")]
+    NoKind { len: usize },
+    #[error("events of kind {kind} are not known")]
+    UnknownKind { kind: u32 },
+    #[error("an event of kind {kind} has {len} bytes instead of {expected}")]
+    Length { kind: u32, len: usize, expected: usize },
+}
+
+/// Decodes one event. Every input gives a value or an error.
+pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
+    let len = bytes.len();
+    if len < 4 {
+        return Err(DecodeError::NoKind { len });
+    }
+    let kind = bytes.get_u32_ne();
+    let expect = |expected: usize| {
+        if len == expected { Ok(()) } else { Err(DecodeError::Length { kind, len, expected }) }
+    };
+    let b = &mut bytes;
+    match kind {
+        k if k == Kind::Wait as u32 => {
+            expect(size_of::<WaitEvent>())?;
+            Ok(Event::Wait(WaitEvent {
+                kind,
+                tid: b.get_u32_ne(),
+                from: b.get_u64_ne(),
+                woken: b.get_u64_ne(),
+                to: b.get_u64_ne(),
+                object: object(b),
+                waker: b.get_u32_ne(),
+                nr: b.get_i16_ne(),
+                waker_kind: b.get_u8(),
+                iowait: b.get_u8(),
+            }))
+        }
+        k if k == Kind::Fork as u32 => {
+            expect(size_of::<ForkEvent>())?;
+            Ok(Event::Fork(ForkEvent {
+                kind,
+                parent_tid: b.get_u32_ne(),
+                at: b.get_u64_ne(),
+                parent_tgid: b.get_u32_ne(),
+                child_tid: b.get_u32_ne(),
+                child_tgid: b.get_u32_ne(),
+                pad: b.get_u32_ne(),
+                comm: comm(b),
+            }))
+        }
+        k if k == Kind::Exec as u32 => {
+            expect(size_of::<ExecEvent>())?;
+            Ok(Event::Exec(ExecEvent {
+                kind,
+                tgid: b.get_u32_ne(),
+                at: b.get_u64_ne(),
+                old_tid: b.get_u32_ne(),
+                pad: b.get_u32_ne(),
+                comm: comm(b),
+            }))
+        }
+        k if k == Kind::Exit as u32 => {
+            expect(size_of::<ExitEvent>())?;
+            Ok(Event::Exit(ExitEvent {
+                kind,
+                tid: b.get_u32_ne(),
+                at: b.get_u64_ne(),
+                tgid: b.get_u32_ne(),
+                pad: b.get_u32_ne(),
+            }))
+        }
+        kind => Err(DecodeError::UnknownKind { kind }),
+    }
+}
+
+fn object(bytes: &mut &[u8]) -> Object {
+    Object {
+        id: bytes.get_u64_ne(),
+        dev: bytes.get_u32_ne(),
+        fileset: bytes.get_u32_ne(),
+        class: bytes.get_u32_ne(),
+        pad: bytes.get_u32_ne(),
+    }
+}
+
+fn comm(bytes: &mut &[u8]) -> [u8; 16] {
+    let mut out = [0; 16];
+    bytes.copy_to_slice(&mut out);
+    out
+}
+
+/// A task's name: up to the first NUL, with replacement characters for what is not UTF-8.
+pub fn name(comm: &[u8; 16]) -> String {
+    let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
+    String::from_utf8_lossy(&comm[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use trainprof_common::Wire;
+
+    use super::*;
+
+    fn bytes_of<T: Wire>(value: &T) -> Vec<u8> {
+        // SAFETY: wire types have no padding.
+        unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) }.to_vec()
+    }
+
+    fn exit() -> ExitEvent {
+        ExitEvent { kind: Kind::Exit as u32, tid: 7, at: 99, tgid: 5, pad: 0 }
+    }
+
+    #[test]
+    fn fields_survive() {
+        let wait = WaitEvent {
+            kind: Kind::Wait as u32,
+            tid: 1,
+            from: 2,
+            woken: 3,
+            to: 4,
+            object: Object { id: 5, dev: 6, fileset: 7, class: 8, pad: 0 },
+            waker: 9,
+            nr: -3,
+            waker_kind: 2,
+            iowait: 1,
+        };
+        let Ok(Event::Wait(got)) = decode(&bytes_of(&wait)) else { panic!("a wait") };
+        assert_eq!(bytes_of(&got), bytes_of(&wait));
+        let Ok(Event::Exit(got)) = decode(&bytes_of(&exit())) else { panic!("an exit") };
+        assert_eq!(bytes_of(&got), bytes_of(&exit()));
+    }
+
+    #[test]
+    fn bad_bytes_are_errors() {
+        let good = bytes_of(&exit());
+        for (bytes, error) in [
+            (&[][..], DecodeError::NoKind { len: 0 }),
+            (&good[..3], DecodeError::NoKind { len: 3 }),
+            (&good[..20], DecodeError::Length { kind: 4, len: 20, expected: 24 }),
+            (&99_u32.to_ne_bytes()[..], DecodeError::UnknownKind { kind: 99 }),
+        ] {
+            assert_eq!(decode(bytes).expect_err("bad"), error);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..128), kind in 0_u32..8) {
+            let _ = decode(&bytes);
+            let mut typed = kind.to_ne_bytes().to_vec();
+            typed.extend(bytes);
+            let _ = decode(&typed);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Loading the object and attaching what the plan says.
+
+use std::path::Path;
+
+use aya::{
+    Btf, Ebpf, EbpfLoader,
+    maps::{Array, Map, PerCpuArray, RingBuf},
+    programs::BtfTracePoint,
+};
+use trainprof_common::{Wire, arch};
+
+use super::{
+    Half, KernelError, Limits, Probes, Skipped,
+    btf::{self, KernelTypes},
+    map_error,
+    plan::{CATALOGUE, Decision, decide},
+    wire::{Packed, Table},
+};
+
+/// The probes, built by `cargo xtask ebpf`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TRAINPROF_EBPF_OBJECT"));
+
+const CONTROL_EVENT_MIN_NS: u32 = 1;
+
+impl Probes {
+    /// Loads and attaches every probe that this kernel can run. Nothing is followed yet.
+    pub fn attach(limits: Limits) -> Result<Self, KernelError> {
+        let types = KernelTypes::read(Path::new(btf::VMLINUX))?;
+        let btf = Btf::from_sys_fs().map_err(|error| KernelError::BadBtf {
+            path: btf::VMLINUX.into(),
+            reason: error.to_string(),
+        })?;
+        let offsets = Packed(types.offsets);
+        let facts = Packed(types.facts);
+        let mut ebpf = EbpfLoader::new()
+            .btf(Some(&btf))
+            .override_global("OFFSETS", &offsets, true)
+            .override_global("FACTS", &facts, true)
+            .map_max_entries("THREADS", limits.max_threads)
+            .load(OBJECT)?;
+        let mut skipped = missing_members(&types);
+        // Programs hold on to their maps only once they are loaded: until then nothing may be taken out.
+        let mut control = Array::try_from(map_mut(&mut ebpf, "CONTROL")?).map_err(map_error("CONTROL"))?;
+        control.set(CONTROL_EVENT_MIN_NS, limits.event_min_ns, 0).map_err(map_error("CONTROL"))?;
+        fill_syscalls(&mut ebpf)?;
+        let attached = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
+        Ok(Self {
+            threads: table(&mut ebpf, "THREADS")?,
+            halves: [half(&mut ebpf, ["OPS_A", "HISTS_A", "WAITS_A"])?, half(&mut ebpf, ["OPS_B", "HISTS_B", "WAITS_B"])?],
+            ended: table(&mut ebpf, "ENDED")?,
+            filesets: table(&mut ebpf, "FILESET_INFO")?,
+            control: Array::try_from(take(&mut ebpf, "CONTROL")?).map_err(map_error("CONTROL"))?,
+            losses: PerCpuArray::try_from(take(&mut ebpf, "LOSSES")?).map_err(map_error("LOSSES"))?,
+            ring: RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(map_error("EVENTS"))?,
+            ebpf,
+            epoch: 0,
+            attached,
+            skipped,
+        })
+    }
+}
+
+fn map_mut<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, KernelError> {
+    ebpf.map_mut(name).ok_or(KernelError::NoMap(name))
+}
+
+fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, KernelError> {
+    ebpf.take_map(name).ok_or(KernelError::NoMap(name))
+}
+
+fn table<K: Wire, V: Wire>(ebpf: &mut Ebpf, name: &'static str) -> Result<Table<K, V>, KernelError> {
+    Table::new(take(ebpf, name)?).ok_or(KernelError::NoMap(name))
+}
+
+fn half(ebpf: &mut Ebpf, [ops, hists, waits]: [&'static str; 3]) -> Result<Half, KernelError> {
+    Ok(Half { ops: table(ebpf, ops)?, hists: table(ebpf, hists)?, waits: table(ebpf, waits)? })
+}
+
+/// Hands this architecture's table of system calls to the probes.
+fn fill_syscalls(ebpf: &mut Ebpf) -> Result<(), KernelError> {
+    let mut table = Array::try_from(map_mut(ebpf, "SYSCALLS")?).map_err(map_error("SYSCALLS"))?;
+    for (nr, info) in arch::syscalls().into_iter().enumerate() {
+        if info.op != 0 || info.wait_on != 0 {
+            table.set(nr as u32, Packed(info), 0).map_err(map_error("SYSCALLS"))?;
+        }
+    }
+    Ok(())
+}
+
+fn missing_members(types: &KernelTypes) -> Vec<Skipped> {
+    types
+        .missing
+        .iter()
+        .map(|(offset, structure, member)| Skipped {
+            what: format!("kernel member {offset}"),
+            reason: format!("this kernel has no {structure}.{member}"),
+        })
+        .collect()
+}
+
+fn attach_all(
+    ebpf: &mut Ebpf,
+    btf: &Btf,
+    types: &KernelTypes,
+    skipped: &mut Vec<Skipped>,
+) -> Result<Vec<&'static str>, KernelError> {
+    let mut attached = Vec::new();
+    for probe in CATALOGUE {
+        let reason = match decide(probe, |name| types.has_tracepoint(name), &types.offsets) {
+            Decision::Attach(tracepoint) => match attach_one(ebpf, btf, probe.program, tracepoint) {
+                Ok(()) => {
+                    attached.push(probe.program);
+                    continue;
+                }
+                Err(error) if probe.essential => return Err(error),
+                Err(error) => error.to_string(),
+            },
+            Decision::NoTracepoint => format!("this kernel has no tracepoint {}", probe.tracepoints[0]),
+            Decision::NoMember => format!("this kernel lacks a structure member that probe {} reads", probe.program),
+        };
+        if probe.essential {
+            return Err(KernelError::Unsupported { gives: probe.gives, reason });
+        }
+        skipped.push(Skipped { what: probe.gives.to_owned(), reason });
+    }
+    Ok(attached)
+}
+
+fn attach_one(ebpf: &mut Ebpf, btf: &Btf, program: &'static str, tracepoint: &'static str) -> Result<(), KernelError> {
+    let refused = |source| KernelError::Refused { program, tracepoint, source: Box::new(source) };
+    let found: &mut BtfTracePoint = ebpf
+        .program_mut(program)
+        .and_then(|p| p.try_into().ok())
+        .ok_or(KernelError::NoMap(program))?;
+    found.load(tracepoint, btf).map_err(refused)?;
+    found.attach().map_err(refused)?;
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Which probes to attach: a pure function of what the kernel offers, with a reason for each that is left out.
+
+use trainprof_common::offsets::{MISSING, Offsets};
+
+/// One row of the catalogue: a probe, where it may attach, and what it cannot do without.
+pub struct Probe {
+    /// Name of the program in the eBPF object.
+    pub program: &'static str,
+    /// Names of its tracepoint, newest first.
+    pub tracepoints: &'static [&'static str],
+    /// What the report lacks without it.
+    pub gives: &'static str,
+    /// Without it there is nothing to report.
+    pub essential: bool,
+    /// Whether every offset that it reads unconditionally is there.
+    ready: fn(&Offsets) -> bool,
+}
+
+fn present(offsets: &[u32]) -> bool {
+    offsets.iter().all(|at| *at != MISSING)
+}
+
+fn task(o: &Offsets) -> bool {
+    present(&[o.task_pid, o.task_tgid, o.task_flags, o.task_comm, o.task_min_flt, o.task_maj_flt])
+}
+
+fn descriptors(o: &Offsets) -> bool {
+    task(o) && present(&[o.task_files, o.files_fdt, o.fdt_max_fds, o.fdt_fd, o.file_inode, o.inode_mode])
+}
+
+fn folios(o: &Offsets) -> bool {
+    descriptors(o) && present(&[o.folio_mapping, o.mapping_host, o.dentry_alias, o.inode_dentries])
+}
+
+fn uring(o: &Offsets) -> bool {
+    descriptors(o) && present(&[o.kiocb_file, o.kiocb_opcode, o.kiocb_res])
+}
+
+fn nothing(_: &Offsets) -> bool {
+    true
+}
+
+const fn row(
+    program: &'static str,
+    tracepoints: &'static [&'static str],
+    gives: &'static str,
+    essential: bool,
+    ready: fn(&Offsets) -> bool,
+) -> Probe {
+    Probe { program, tracepoints, gives, essential, ready }
+}
+
+const WAKERS: &str = "wake-ups by interrupts told apart from those by threads";
+
+/// Every probe, in the order of attaching: interrupt depth before wake-ups, forks before anything is
+/// followed, and a call's exit before its entry, so that no entry is left without its exit.
+pub const CATALOGUE: &[Probe] = &[
+    row("irq_handler_exit", &["irq_handler_exit"], WAKERS, false, nothing),
+    row("irq_handler_entry", &["irq_handler_entry"], WAKERS, false, nothing),
+    row("hrtimer_expire_exit", &["hrtimer_expire_exit"], WAKERS, false, nothing),
+    row("hrtimer_expire_entry", &["hrtimer_expire_entry"], WAKERS, false, nothing),
+    row("softirq_exit", &["softirq_exit"], WAKERS, false, nothing),
+    row("softirq_entry", &["softirq_entry"], WAKERS, false, nothing),
+    row("call_function_single_exit", &["call_function_single_exit"], WAKERS, false, nothing),
+    row("call_function_single_entry", &["call_function_single_entry"], WAKERS, false, nothing),
+    row("irq_work_exit", &["irq_work_exit"], WAKERS, false, nothing),
+    row("irq_work_entry", &["irq_work_entry"], WAKERS, false, nothing),
+    row("sched_process_exit", &["sched_process_exit"], "ends of threads", true, task),
+    row("sched_process_exec", &["sched_process_exec"], "programs executed", true, task),
+    row("sched_process_fork", &["sched_process_fork"], "child processes and threads", true, task),
+    row("sched_waking", &["sched_waking"], "who woke whom", true, task),
+    row("sched_switch", &["sched_switch"], "time on the CPU and waits", true, descriptors),
+    row("sys_exit", &["sys_exit"], "file operations", true, descriptors),
+    row("sys_enter", &["sys_enter"], "file operations", true, descriptors),
+    row("mm_filemap_add_to_page_cache", &["mm_filemap_add_to_page_cache"], "cache hits", false, folios),
+    row("io_uring_complete", &["io_uring_complete"], "io_uring reads and writes", false, uring),
+    row("io_uring_submit", &["io_uring_submit_req", "io_uring_submit_sqe"], "io_uring reads and writes", false, uring),
+];
+
+/// What becomes of one probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Attach to this tracepoint.
+    Attach(&'static str),
+    /// Leave it out: no tracepoint of any of its names.
+    NoTracepoint,
+    /// Leave it out: the kernel's structures lack a member that it reads.
+    NoMember,
+}
+
+/// Decides on one probe.
+pub fn decide(probe: &Probe, has_tracepoint: impl Fn(&str) -> bool, offsets: &Offsets) -> Decision {
+    match probe.tracepoints.iter().find(|name| has_tracepoint(name)) {
+        None => Decision::NoTracepoint,
+        Some(_) if !(probe.ready)(offsets) => Decision::NoMember,
+        Some(name) => Decision::Attach(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probe(name: &str) -> &'static Probe {
+        CATALOGUE.iter().find(|p| p.program == name).expect("in the catalogue")
+    }
+
+    #[test]
+    fn an_older_name_serves_where_the_newer_is_missing() {
+        let full = Offsets::resolve(|_, _| Some(8), |_, _, _| {});
+        let submit = probe("io_uring_submit");
+        assert_eq!(decide(submit, |_| true, &full), Decision::Attach("io_uring_submit_req"));
+        assert_eq!(
+            decide(submit, |name| name == "io_uring_submit_sqe", &full),
+            Decision::Attach("io_uring_submit_sqe")
+        );
+        assert_eq!(decide(submit, |_| false, &full), Decision::NoTracepoint);
+    }
+
+    #[test]
+    fn a_missing_member_disables_just_what_reads_it() {
+        let mut offsets = Offsets::resolve(|_, _| Some(8), |_, _, _| {});
+        offsets.kiocb_res = MISSING;
+        assert_eq!(decide(probe("io_uring_complete"), |_| true, &offsets), Decision::NoMember);
+        assert_eq!(decide(probe("sys_enter"), |_| true, &offsets), Decision::Attach("sys_enter"));
+        offsets.task_pid = MISSING;
+        assert_eq!(decide(probe("sys_enter"), |_| true, &offsets), Decision::NoMember);
+        assert_eq!(decide(probe("irq_work_entry"), |_| true, &offsets), Decision::Attach("irq_work_entry"));
+    }
+}

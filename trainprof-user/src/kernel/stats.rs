@@ -1,0 +1,80 @@
+//! Switching the kernel's count of BPF run time on and off.
+//!
+//! That takes CAP_SYS_ADMIN each time (kernel/bpf/syscall.c, `bpf_enable_stats`), which the collector gives
+//! up once its probes are attached. So a process of its own keeps it, does nothing else, and ends with us.
+
+use std::{
+    io::{self, Read, Write},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+use aya::sys::{Stats, enable_stats};
+
+/// The other process, as we see it.
+pub struct StatsSwitch {
+    line: UnixStream,
+    pid: libc::pid_t,
+}
+
+impl StatsSwitch {
+    /// Starts it. Must be called while we have one thread and no probe.
+    pub fn start() -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        // SAFETY: we have one thread, so the child may go on as if nothing had happened.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop(ours);
+                close_all_but(&theirs);
+                serve(theirs);
+                // SAFETY: ends the child without running anything of the parent's.
+                unsafe { libc::_exit(0) }
+            }
+            pid => Ok(Self { line: ours, pid }),
+        }
+    }
+
+    /// Switches counting on or off. Whether that was done.
+    pub fn set(&mut self, on: bool) -> bool {
+        let mut answer = [0];
+        self.line.write_all(&[u8::from(on)]).is_ok() && self.line.read_exact(&mut answer).is_ok() && answer == [1]
+    }
+}
+
+impl Drop for StatsSwitch {
+    fn drop(&mut self) {
+        let _ = self.line.shutdown(std::net::Shutdown::Both);
+        // SAFETY: a child of ours, which ends when the line does.
+        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// Keeps nothing open that belongs to the collector: no recording, no pipe of the launched command.
+fn close_all_but(line: &UnixStream) {
+    let keep = line.as_raw_fd() as u32;
+    // SAFETY: this process uses no other descriptor from here on. Signals of the terminal are the
+    // collector's to answer: we end when the line does.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 0, keep.wrapping_sub(1), 0);
+        libc::syscall(libc::SYS_close_range, keep + 1, u32::MAX, 0);
+        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+}
+
+fn serve(mut line: UnixStream) {
+    let mut counting: Option<OwnedFd> = None;
+    let mut order = [0];
+    while line.read_exact(&mut order).is_ok() {
+        counting = if order == [1] { enable_stats(Stats::RunTime).ok() } else { None };
+        let done = u8::from(order == [0] || counting.is_some());
+        if line.write_all(&[done]).is_err() {
+            return;
+        }
+    }
+    drop(counting);
+}

@@ -1,0 +1,161 @@
+//! Moving wire types in and out of the kernel.
+
+use std::{
+    io,
+    marker::PhantomData,
+    mem::{MaybeUninit, size_of},
+    os::fd::{AsFd, AsRawFd},
+};
+
+use aya::{
+    Pod,
+    maps::{Map, MapData},
+};
+use trainprof_common::Wire;
+
+/// A wire type that aya accepts in maps and globals.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Packed<T: Wire>(pub T);
+
+// SAFETY: `Wire` promises integers without implicit padding.
+unsafe impl<T: Wire> Pod for Packed<T> {}
+
+const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
+const BPF_NOEXIST: u64 = 1;
+const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+const BPF_MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
+
+/// `union bpf_attr`, the part for batches (include/uapi/linux/bpf.h).
+#[repr(C)]
+#[derive(Default)]
+struct BatchAttr {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+/// `union bpf_attr`, the part for single elements.
+#[repr(C)]
+struct ElementAttr {
+    map_fd: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// A hash map that user space reads in batches: one system call for thousands of entries.
+pub struct Table<K, V> {
+    data: MapData,
+    types: PhantomData<(K, V)>,
+}
+
+impl<K: Wire, V: Wire> Table<K, V> {
+    /// Takes a hash map over. `None` when it is of another kind or size.
+    pub fn new(map: Map) -> Option<Self> {
+        let Map::HashMap(data) = map else {
+            return None;
+        };
+        let info = data.info().ok()?;
+        (info.key_size() as usize == size_of::<K>() && info.value_size() as usize == size_of::<V>())
+            .then_some(Self { data, types: PhantomData })
+    }
+
+    fn element(&self, command: libc::c_long, key: &K, value: *mut V, flags: u64) -> io::Result<()> {
+        let attr = ElementAttr {
+            map_fd: self.data.fd().as_fd().as_raw_fd() as u32,
+            pad: 0,
+            key: (&raw const *key) as u64,
+            value: value as u64,
+            flags,
+        };
+        // SAFETY: key and value have the map's sizes, checked in `new`.
+        match unsafe { libc::syscall(libc::SYS_bpf, command, &raw const attr, size_of::<ElementAttr>()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// One entry.
+    pub fn get(&self, key: &K) -> Option<V> {
+        let mut value = MaybeUninit::<V>::uninit();
+        self.element(BPF_MAP_LOOKUP_ELEM, key, value.as_mut_ptr(), 0).ok()?;
+        // SAFETY: the kernel wrote the whole value; every bit pattern is valid.
+        Some(unsafe { value.assume_init() })
+    }
+
+    /// Adds an entry; `Ok(false)` when there is one already, which stays as it is.
+    pub fn add(&self, key: &K, mut value: V) -> io::Result<bool> {
+        match self.element(BPF_MAP_UPDATE_ELEM, key, &raw mut value, BPF_NOEXIST) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Every entry, left in place.
+    pub fn read(&self) -> io::Result<Vec<(K, V)>> {
+        self.batches(BPF_MAP_LOOKUP_BATCH)
+    }
+
+    /// Takes every entry out. Nobody may write to the map meanwhile.
+    pub fn drain(&self) -> io::Result<Vec<(K, V)>> {
+        self.batches(BPF_MAP_LOOKUP_AND_DELETE_BATCH)
+    }
+
+    fn batches(&self, command: libc::c_long) -> io::Result<Vec<(K, V)>> {
+        let mut out = Vec::new();
+        let mut room = 512_usize;
+        // The kernel's cursor of a hash map is a bucket number.
+        let mut cursor = [0_u32; 2];
+        let mut first = true;
+        loop {
+            let mut keys = Vec::<K>::with_capacity(room);
+            let mut values = Vec::<V>::with_capacity(room);
+            let mut next = [0_u32; 2];
+            let mut attr = BatchAttr {
+                in_batch: if first { 0 } else { cursor.as_ptr() as u64 },
+                out_batch: next.as_mut_ptr() as u64,
+                keys: keys.as_mut_ptr() as u64,
+                values: values.as_mut_ptr() as u64,
+                count: room as u32,
+                map_fd: self.data.fd().as_fd().as_raw_fd() as u32,
+                ..BatchAttr::default()
+            };
+            // SAFETY: both buffers have room for `count` entries of the map's sizes.
+            let rc = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size_of::<BatchAttr>()) };
+            let error = (rc != 0).then(io::Error::last_os_error);
+            let code = error.as_ref().and_then(io::Error::raw_os_error);
+            // A bucket longer than the room: nothing was taken, try again with more.
+            if code == Some(libc::ENOSPC) && room < 1 << 20 {
+                room *= 4;
+                continue;
+            }
+            let ended = code == Some(libc::ENOENT);
+            if let Some(error) = error
+                && !ended
+            {
+                return Err(error);
+            }
+            // SAFETY: the kernel wrote `count` entries, at most `room`.
+            unsafe {
+                let count = (attr.count as usize).min(room);
+                keys.set_len(count);
+                values.set_len(count);
+            }
+            out.extend(keys.into_iter().zip(values));
+            if ended {
+                return Ok(out);
+            }
+            cursor = next;
+            first = false;
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The facts themselves. What is derived from them is the business of `session` and later stages.
+//!
+//! Variants are added at the end and never change: an older recording stays readable. Anything else
+//! raises [`super::format::FORMAT`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    env::{frameworks::FrameworkFacts, host::HostFacts, mounts::MountFacts, process::ProcessFacts},
+    time::{Anchor, KtimeNs},
+};
+
+/// One fact of a recording.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Record {
+    Start(Start),
+    /// Something that this host does not let us see.
+    Missing { what: String, reason: String },
+    Process(ProcessSeen),
+    Thread(ThreadSeen),
+    Exec { at: KtimeNs, pid: u32, old_tid: u32, name: String },
+    Exit { at: KtimeNs, pid: u32, tid: u32 },
+    /// A mount that files of the job lie on.
+    Mount(MountFacts),
+    Fileset(FilesetFact),
+    Wait(WaitFact),
+    Interval(Interval),
+    /// A thread outside the job that woke one inside.
+    Outsider { tid: u32, pid: Option<u32>, name: Option<String> },
+    Memory { at: KtimeNs, pid: u32, rss_bytes: u64 },
+    Cost(CostSample),
+    Stop(Stop),
+}
+
+/// The beginning of a watch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    pub at: KtimeNs,
+    pub anchor: Anchor,
+    pub host: HostFacts,
+    /// The process ids that were asked for.
+    pub targets: Vec<u32>,
+    /// Waits of at least this many nanoseconds are recorded one by one; shorter ones as sums.
+    pub event_min_ns: u64,
+    /// From the start of attaching until the probes were live, nanoseconds.
+    pub attach_ns: u64,
+}
+
+/// A process of the job as it was when first seen, or after it executed another program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessSeen {
+    pub at: KtimeNs,
+    pub pid: u32,
+    pub parent: u32,
+    /// Name of the main thread.
+    pub name: String,
+    /// `None` when it was gone before it could be read.
+    pub facts: Option<ProcessFacts>,
+    pub frameworks: Option<FrameworkFacts>,
+}
+
+/// A thread of the job, from when on it is followed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ThreadSeen {
+    pub at: KtimeNs,
+    pub pid: u32,
+    pub tid: u32,
+    /// The thread that made it; `None` for threads that were there before the watch.
+    pub parent_tid: Option<u32>,
+    pub name: String,
+}
+
+/// A file set: files of one directory with one extension.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesetFact {
+    pub number: u32,
+    /// Directory as the job sees it; `None` when it could not be told.
+    pub directory: Option<String>,
+    /// Extension without its dot.
+    pub extension: Option<String>,
+    /// From the text of a path that left no descriptor behind.
+    pub from_text: bool,
+    pub mount_point: Option<String>,
+    pub fs_type: Option<String>,
+}
+
+/// What a thread waited on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectFact {
+    /// Inode number or futex address; 0: none.
+    pub id: u64,
+    pub fileset: u32,
+    /// [`trainprof_common::op::Class`] number.
+    pub class: u8,
+}
+
+/// Who ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WakerFact {
+    /// [`trainprof_common::thread::WakerKind`] number.
+    pub kind: u8,
+    /// 0 when it was not a thread.
+    pub tid: u32,
+}
+
+/// One interval off the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitFact {
+    pub tid: u32,
+    pub from: KtimeNs,
+    /// Nanoseconds until the wake-up.
+    pub wait_ns: u64,
+    /// Nanoseconds from the wake-up until on a CPU.
+    pub runnable_ns: u64,
+    /// System call, or a `NR_*` number of [`trainprof_common::thread`].
+    pub nr: i16,
+    pub object: ObjectFact,
+    pub waker: WakerFact,
+    pub iowait: bool,
+}
+
+/// What was counted in an interval of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interval {
+    pub from: KtimeNs,
+    pub to: KtimeNs,
+    pub ops: Vec<OpSum>,
+    pub hists: Vec<HistSum>,
+    pub waits: Vec<WaitSum>,
+    pub ended: Vec<ThreadEnd>,
+    /// Every live thread: id, nanoseconds on a CPU since it is followed.
+    pub running: Vec<(u32, u64)>,
+    /// Facts lost in the interval: [`trainprof_common::loss::Loss`] number, count.
+    pub lost: Vec<(u32, u64)>,
+    /// Events that could not be decoded.
+    pub undecodable: u64,
+    /// Single events that arrived.
+    pub events: u64,
+}
+
+/// Operations of one thread on one file set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpSum {
+    pub tid: u32,
+    pub fileset: u32,
+    /// Kernel-internal device number: major << 20 | minor.
+    pub dev: u32,
+    /// [`trainprof_common::op::Op`] number.
+    pub op: u8,
+    /// [`trainprof_common::op::Class`] number.
+    pub class: u8,
+    pub count: u64,
+    pub errors: u64,
+    pub bytes: u64,
+    pub ns: u64,
+}
+
+/// Latencies and sizes of one thread's operations on one file system: (bucket, count) of those not empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HistSum {
+    pub tid: u32,
+    pub dev: u32,
+    pub op: u8,
+    pub class: u8,
+    pub latency: Vec<(u8, u32)>,
+    pub size: Vec<(u8, u32)>,
+}
+
+/// Waits of one thread on one object, ended by one waker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitSum {
+    pub tid: u32,
+    pub nr: i16,
+    pub object: ObjectFact,
+    pub waker: WakerFact,
+    pub count: u64,
+    pub wait_ns: u64,
+    pub runnable_ns: u64,
+    pub iowait_ns: u64,
+    pub max_ns: u64,
+}
+
+/// A thread's final account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadEnd {
+    pub at: KtimeNs,
+    pub pid: u32,
+    pub tid: u32,
+    pub followed_since: KtimeNs,
+    pub run_ns: u64,
+    pub counters: Counters,
+    pub name: String,
+}
+
+/// Counters that the kernel keeps for each thread, since it is followed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    pub minor_faults: u64,
+    pub major_faults: u64,
+    /// Bytes fetched from and sent to storage.
+    pub storage_read_bytes: u64,
+    pub storage_write_bytes: u64,
+}
+
+/// What watching has cost so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CostSample {
+    pub at: KtimeNs,
+    /// Nanoseconds inside our probes on all CPUs and runs of them, extrapolated from windows in which the
+    /// kernel counted.
+    pub bpf_ns: u64,
+    pub bpf_runs: u64,
+    /// Nanoseconds of the watch in which the kernel counted.
+    pub counted_ns: u64,
+    /// CPU nanoseconds of the collector, user and system.
+    pub collector_cpu_ns: u64,
+    pub collector_rss_max_bytes: u64,
+}
+
+/// The end of a watch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stop {
+    pub at: KtimeNs,
+    pub reason: StopReason,
+    /// Every thread that is still there.
+    pub threads: Vec<OpenThread>,
+}
+
+/// Why a watch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StopReason {
+    /// The time that was asked for is over.
+    Duration,
+    /// Ctrl-C or SIGTERM.
+    Interrupted,
+    /// No process of the job is left.
+    JobEnded,
+}
+
+/// A thread that is still there at the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenThread {
+    pub pid: u32,
+    pub tid: u32,
+    pub followed_since: KtimeNs,
+    pub name: String,
+    pub run_ns: u64,
+    /// [`trainprof_common::thread::State`] number.
+    pub state: u8,
+    /// Since when it is in that state, not before it was followed.
+    pub since: KtimeNs,
+    pub nr: i16,
+    pub object: ObjectFact,
+    /// `None` when they could not be read.
+    pub counters: Option<Counters>,
+}

@@ -1,0 +1,10 @@
+//! The recording: what a watch saw, as an ordered stream of facts in one file.
+
+pub mod fact;
+pub mod format;
+pub mod reader;
+pub mod writer;
+
+pub use fact::Record;
+pub use reader::{Completeness, Corruption, Incomplete, ReadError, Reader, Records};
+pub use writer::{Summary, WriteError, Writer};

@@ -1,0 +1,311 @@
+//! From a session to its report.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trainprof_common::{loss::Loss, op::Class, thread::WakerKind};
+
+use super::{
+    Shown,
+    io::{self, round},
+    model::{
+        Cost, Coverage, Faults, Gpu, Host, Job, Memory, Missing, ProcessRow, Report, RssBytes, SCHEMA, Shares, Steps,
+        StorageBytes, ThreadTime, Trainer, WaitRow, Waker, Workers,
+    },
+};
+use crate::{
+    record::fact::StopReason,
+    session::{
+        Process, Session, Thread, WaitId, WaitTotal,
+        kind::{WaitKind, syscall_name, wait_kind},
+        roles::{Role, Share, leading_thread, roles, share},
+    },
+    time::seconds,
+};
+
+/// Waits that are listed for one thread.
+const WAITS_SHOWN: usize = 12;
+
+/// Builds the report.
+pub fn report(session: &Session, shown: Shown) -> Report {
+    let roles = roles(session);
+    Report {
+        schema: SCHEMA,
+        host: host(session),
+        job: job(session, &roles),
+        duration_s: round(session.duration_s(), 6),
+        ended: session.stop.as_ref().map(|stop| match stop.reason {
+            StopReason::Duration => "duration",
+            StopReason::Interrupted => "interrupted",
+            StopReason::JobEnded => "job-ended",
+        }),
+        coverage: coverage(session),
+        steps: Steps::default(),
+        trainer: trainer(session, &roles),
+        workers: workers(session, &roles),
+        threads: threads(session, shown.top),
+        gpu: Gpu::default(),
+        io: io::io(session, shown),
+        memory: memory(session),
+        blame: Vec::new(),
+        verdict: None,
+        findings: Vec::new(),
+        cost: cost(session),
+    }
+}
+
+fn host(session: &Session) -> Option<Host> {
+    let host = &session.start.as_ref()?.host;
+    Some(Host {
+        kernel: host.kernel_release.clone(),
+        architecture: host.architecture.clone(),
+        hostname: host.hostname.clone(),
+        cpu_model: host.cpu_model.clone(),
+        cpus: host.cpus_online,
+        memory_bytes: host.memory_bytes,
+        virtualisation: host.virtualisation.clone(),
+        clocksource: host.clocksource.clone(),
+        lockdown: host.lockdown.clone(),
+        gpu_driver: None,
+        versions: BTreeMap::from([("trainprof", host.trainprof_version.clone())]),
+    })
+}
+
+fn job(session: &Session, roles: &BTreeMap<u32, Role>) -> Job {
+    let pid = session.start.as_ref().and_then(|start| start.targets.first().copied());
+    let first = pid.and_then(|pid| session.processes.get(&pid));
+    let facts = first.and_then(|process| process.seen.facts.as_ref());
+    Job {
+        pid,
+        command: facts.map(|f| f.command.clone()).unwrap_or_default(),
+        started: facts.and_then(|f| f.started_unix),
+        cgroup: facts.and_then(|f| f.cgroup.clone()),
+        frameworks: first.and_then(|process| process.seen.frameworks.clone()),
+        processes: session.processes.values().map(|process| process_row(session, process, roles)).collect(),
+    }
+}
+
+fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>) -> ProcessRow {
+    let threads: Vec<&Thread> = session.threads.values().filter(|thread| thread.pid == process.pid).collect();
+    let counters = || threads.iter().filter_map(|thread| thread.counters);
+    let seen = counters().next().is_some();
+    let facts = process.seen.facts.as_ref();
+    let leading = leading_thread(session, process.pid);
+    ProcessRow {
+        pid: process.pid,
+        start_time: facts.map(|f| f.start_time_ticks),
+        parent: process.parent,
+        role: roles.get(&process.pid).copied().unwrap_or(Role::Helper).name(),
+        name: leading_name(session, process),
+        command: facts.map(|f| f.command.clone()).unwrap_or_default(),
+        threads: threads.len(),
+        ended: !threads.is_empty() && threads.iter().all(|thread| thread.until.is_some()),
+        share: shares(leading.map(|thread| share(session, thread, roles)).unwrap_or_default(), roles.get(&process.pid)),
+        cpu_s: seconds(threads.iter().map(|thread| thread.run_ns).sum()),
+        io: io::traffic(session, Some(process.pid)),
+        faults: seen.then(|| Faults {
+            minor: counters().map(|c| c.minor_faults).sum(),
+            major: counters().map(|c| c.major_faults).sum(),
+        }),
+        storage: seen.then(|| StorageBytes {
+            read: counters().map(|c| c.storage_read_bytes).sum(),
+            written: counters().map(|c| c.storage_write_bytes).sum(),
+        }),
+        rss_bytes: process.rss.map(|rss| RssBytes { first: rss.first, last: rss.last, max: rss.max }),
+    }
+}
+
+fn leading_name(session: &Session, process: &Process) -> String {
+    session.thread(process.pid).map_or_else(|| process.name.clone(), |thread| thread.name.clone())
+}
+
+fn shares(share: Share, role: Option<&Role>) -> Shares {
+    let r = |value: f64| round(value, 6);
+    Shares {
+        on_cpu: r(share.on_cpu),
+        runnable: r(share.runnable),
+        data_wait: r(share.data_wait),
+        io_wait: r(share.io_wait),
+        gpu_wait: None,
+        lock_wait: r(share.lock_wait),
+        comm_wait: r(share.comm_wait),
+        other_wait: r(share.other_wait),
+        slot_wait: (role == Some(&Role::Worker)).then(|| r(share.slot_wait)),
+    }
+}
+
+fn coverage(session: &Session) -> Coverage {
+    let mut lost_by_reason: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for (number, count) in &session.lost {
+        let name = Loss::ALL.get(*number as usize).map_or("unknown", |reason| reason.name());
+        *lost_by_reason.entry(name).or_default() += count;
+    }
+    if session.undecodable > 0 {
+        lost_by_reason.insert("undecodable", session.undecodable);
+    }
+    let mut seen = BTreeSet::new();
+    let gpu = ("gpu".to_owned(), "GPU samples are not part of this version".to_owned());
+    Coverage {
+        events: session.facts,
+        lost: lost_by_reason.values().sum(),
+        lost_by_reason,
+        missing: session
+            .missing
+            .iter()
+            .chain(std::iter::once(&gpu))
+            .filter(|entry| seen.insert((*entry).clone()))
+            .map(|(what, reason)| Missing { what: what.clone(), reason: reason.clone() })
+            .collect(),
+    }
+}
+
+fn trainer(session: &Session, roles: &BTreeMap<u32, Role>) -> Option<Trainer> {
+    let cpu = |pid: &u32| session.threads.values().filter(|t| t.pid == *pid).map(|t| t.run_ns).sum::<u64>();
+    let pid = roles.iter().filter(|(_, role)| **role == Role::Trainer).map(|(pid, _)| *pid).max_by_key(cpu)?;
+    let thread = leading_thread(session, pid)?;
+    Some(Trainer { pid, tid: thread.key.tid, share: shares(share(session, thread, roles), Some(&Role::Trainer)) })
+}
+
+fn workers(session: &Session, roles: &BTreeMap<u32, Role>) -> Workers {
+    let all: Vec<Share> = roles
+        .iter()
+        .filter(|(_, role)| **role == Role::Worker)
+        .filter_map(|(pid, _)| Some(share(session, leading_thread(session, *pid)?, roles)))
+        .collect();
+    let mean = |part: fn(&Share) -> f64| all.iter().map(part).sum::<f64>() / all.len() as f64;
+    Workers {
+        count: all.len(),
+        share: (!all.is_empty()).then(|| {
+            let share = Share {
+                on_cpu: mean(|s| s.on_cpu),
+                runnable: mean(|s| s.runnable),
+                data_wait: mean(|s| s.data_wait),
+                io_wait: mean(|s| s.io_wait),
+                lock_wait: mean(|s| s.lock_wait),
+                comm_wait: mean(|s| s.comm_wait),
+                other_wait: mean(|s| s.other_wait),
+                slot_wait: mean(|s| s.slot_wait),
+            };
+            shares(share, Some(&Role::Worker))
+        }),
+    }
+}
+
+/// Threads by the CPU time that they used or wanted, and by their identity.
+fn threads(session: &Session, top: usize) -> Vec<ThreadTime> {
+    let mut threads: Vec<&Thread> = session.threads.values().collect();
+    threads.sort_by_key(|t| (std::cmp::Reverse(t.run_ns + t.runnable_ns()), t.key));
+    threads.truncate(top.max(1));
+    threads.into_iter().map(|thread| thread_time(session, thread)).collect()
+}
+
+fn thread_time(session: &Session, thread: &Thread) -> ThreadTime {
+    let present = thread.present_ns(session.until);
+    let seen = thread.run_ns + thread.wait_ns() + thread.runnable_ns();
+    ThreadTime {
+        pid: thread.pid,
+        tid: thread.key.tid,
+        name: thread.name.clone(),
+        present_s: seconds(present),
+        on_cpu_s: seconds(thread.run_ns),
+        runnable_s: seconds(thread.runnable_ns()),
+        wait_s: seconds(thread.wait_ns()),
+        unseen_s: seconds(present.saturating_sub(seen)),
+        waits: waits(session, thread),
+    }
+}
+
+/// A thread's longest waits, those that read alike put together.
+fn waits(session: &Session, thread: &Thread) -> Vec<WaitRow> {
+    type Alike = (WaitKind, i16, Option<String>, u8, u32);
+    let mut alike = BTreeMap::<Alike, WaitTotal>::new();
+    for (id, total) in &thread.waits {
+        let kind = wait_kind(id);
+        if kind == WaitKind::None {
+            continue;
+        }
+        let key = (kind, id.nr, object(session, id, kind), id.waker.kind, id.waker.tid);
+        let sum = alike.entry(key).or_default();
+        sum.count += total.count;
+        sum.wait_ns += total.wait_ns;
+        sum.runnable_ns += total.runnable_ns;
+        sum.max_ns = sum.max_ns.max(total.max_ns);
+    }
+    let mut rows: Vec<(Alike, WaitTotal)> = alike.into_iter().collect();
+    rows.sort_by(|a, b| b.1.wait_ns.cmp(&a.1.wait_ns).then_with(|| a.0.cmp(&b.0)));
+    rows.truncate(WAITS_SHOWN);
+    rows.into_iter()
+        .map(|((kind, nr, object, waker_kind, waker), total)| WaitRow {
+            kind: kind.name(),
+            syscall: syscall_name(nr),
+            object,
+            seconds: seconds(total.wait_ns),
+            runnable_s: seconds(total.runnable_ns),
+            count: total.count,
+            max_s: seconds(total.max_ns),
+            waker: describe_waker(session, waker_kind, waker),
+        })
+        .collect()
+}
+
+fn object(session: &Session, id: &WaitId, kind: WaitKind) -> Option<String> {
+    if let Some(fileset) = session.filesets.get(&id.object.fileset) {
+        return fileset.directory.clone();
+    }
+    match Class::try_from(id.object.class) {
+        Ok(Class::Pipe) => Some(format!("pipe:[{}]", id.object.id)),
+        Ok(Class::Socket) => Some(format!("socket:[{}]", id.object.id)),
+        _ if kind == WaitKind::Futex => None,
+        _ => None,
+    }
+}
+
+fn describe_waker(session: &Session, kind: u8, tid: u32) -> Waker {
+    let kind = match WakerKind::try_from(kind) {
+        Ok(WakerKind::Thread | WakerKind::Sender) => "thread",
+        Ok(WakerKind::Interrupt | WakerKind::Softirq) => "interrupt",
+        Ok(WakerKind::Kernel) => "kernel",
+        Ok(WakerKind::Unknown) | Err(_) => "unknown",
+    };
+    let inside = session.thread(tid).map(|thread| (Some(thread.pid), Some(thread.name.clone())));
+    let (pid, name) = inside.or_else(|| session.outsiders.get(&tid).cloned()).unwrap_or_default();
+    Waker { kind, pid, tid: (tid != 0).then_some(tid), name }
+}
+
+fn memory(session: &Session) -> Memory {
+    let rss: Vec<_> = session.processes.values().filter_map(|process| process.rss).collect();
+    let counters: Vec<_> = session.threads.values().filter_map(|thread| thread.counters).collect();
+    Memory {
+        rss_bytes: (!rss.is_empty()).then(|| RssBytes {
+            first: rss.iter().map(|r| r.first).sum(),
+            last: rss.iter().map(|r| r.last).sum(),
+            max: rss.iter().map(|r| r.max).sum(),
+        }),
+        growth_bytes_per_s: None,
+        time_to_limit_s: None,
+        allocs_per_s: None,
+        alloc_bytes_per_s: None,
+        churn_share: None,
+        sites: Vec::new(),
+        faults: (!counters.is_empty()).then(|| Faults {
+            minor: counters.iter().map(|c| c.minor_faults).sum(),
+            major: counters.iter().map(|c| c.major_faults).sum(),
+        }),
+        calls: io::memory_calls(session),
+    }
+}
+
+fn cost(session: &Session) -> Cost {
+    let cost = session.cost;
+    let job_ns: u64 = session.threads.values().map(|thread| thread.run_ns).sum();
+    Cost {
+        slowdown_estimate_pct: cost
+            .filter(|_| job_ns > 0)
+            .map(|c| round(c.bpf_ns as f64 / job_ns as f64 * 100.0, 3)),
+        bpf_ns: cost.map(|c| c.bpf_ns),
+        bpf_runs: cost.map(|c| c.bpf_runs),
+        collector_cpu_s: cost.map(|c| seconds(c.collector_cpu_ns)),
+        collector_rss_max_bytes: cost.map(|c| c.collector_rss_max_bytes),
+        attach_s: session.start.as_ref().map(|start| seconds(start.attach_ns)),
+        shed: Vec::new(),
+    }
+}

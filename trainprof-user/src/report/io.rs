@@ -1,0 +1,386 @@
+//! The part of the report that is about files and memory calls.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trainprof_common::{
+    hist::size_bucket,
+    op::{Class, Op},
+};
+
+use super::{
+    Shown,
+    model::{
+        CallRow, DirectoryRow, ExtensionRow, Io, OperationRow, OtherTraffic, Quantiles, Traffic,
+    },
+};
+use crate::{
+    record::fact::FilesetFact,
+    session::{
+        Histogram, OpKey, OpTotal, Session,
+        kind::{WaitKind, wait_kind},
+    },
+    time::seconds,
+};
+
+/// A file below this size costs more to find and to open than to read (bytes). A power of two, so that the
+/// size histogram tells exactly.
+const SMALL_FILE_BYTES: u64 = 256 << 10;
+
+/// Where shared memory of POSIX lies (shm_overview(7)).
+const SHM_MOUNT: &str = "/dev/shm";
+
+/// What an operation counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    File,
+    Pipe,
+    Socket,
+    Shm,
+    Proc,
+    Device,
+    Anon,
+    Memory,
+}
+
+/// File systems that the kernel makes up (proc(5), sysfs(5), cgroups(7)).
+fn is_made_up(fs_type: &str) -> bool {
+    matches!(
+        fs_type,
+        "proc" | "sysfs" | "cgroup" | "cgroup2" | "debugfs" | "tracefs" | "devtmpfs" | "devpts" | "bpf" | "securityfs"
+            | "mqueue" | "configfs"
+    )
+}
+
+fn group(session: &Session, key: &OpKey) -> Group {
+    let fileset = session.filesets.get(&key.fileset);
+    match Class::try_from(key.class).unwrap_or(Class::Unknown) {
+        Class::File | Class::Directory => Group::File,
+        Class::Pipe => Group::Pipe,
+        Class::Socket => Group::Socket,
+        Class::Tmpfs => match fileset.and_then(|f| f.mount_point.as_deref()) {
+            Some(SHM_MOUNT) | None => Group::Shm,
+            Some(_) => Group::File,
+        },
+        Class::Proc => Group::Proc,
+        Class::Device => Group::Device,
+        Class::Anon => Group::Anon,
+        Class::Memory => Group::Memory,
+        // Known by its path alone.
+        Class::Unknown => match fileset.and_then(|f| f.fs_type.as_deref()) {
+            Some(fs) if is_made_up(fs) => Group::Proc,
+            Some("tmpfs") if fileset.and_then(|f| f.mount_point.as_deref()) == Some(SHM_MOUNT) => Group::Shm,
+            _ => Group::File,
+        },
+    }
+}
+
+fn op_of(key: &OpKey) -> Op {
+    Op::try_from(key.op).unwrap_or(Op::None)
+}
+
+/// Name of an operation on files in the report; those of memory are elsewhere.
+fn operation_name(op: Op) -> Option<&'static str> {
+    Some(match op {
+        Op::Open => "open",
+        Op::Read | Op::UringRead => "read",
+        Op::Write | Op::UringWrite => "write",
+        Op::Close => "close",
+        Op::Stat => "stat",
+        Op::Getdents => "getdents",
+        Op::Mmap => "mmap",
+        Op::Fsync => "fsync",
+        Op::Rename => "rename",
+        Op::Unlink => "unlink",
+        Op::Copy => "copy",
+        Op::Fault => "fault",
+        Op::CopyOut | Op::Fill | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap | Op::None => return None,
+    })
+}
+
+/// Reads and writes of one process, or of all.
+pub fn traffic(session: &Session, pid: Option<u32>) -> Traffic {
+    let mut out = Traffic::default();
+    for (key, total) in &session.files.ops {
+        if (pid.is_none() || key.pid == pid) && group(session, key) == Group::File {
+            add_traffic(&mut out, op_of(key), total);
+        }
+    }
+    out
+}
+
+fn add_traffic(out: &mut Traffic, op: Op, total: &OpTotal) {
+    match op {
+        Op::Open => out.opens += total.count - total.errors,
+        Op::Read | Op::UringRead => {
+            out.reads += total.count;
+            out.bytes_read += total.bytes;
+        }
+        Op::Write | Op::UringWrite => {
+            out.writes += total.count;
+            out.bytes_written += total.bytes;
+        }
+        Op::Copy => out.bytes_read += total.bytes,
+        Op::CopyOut => out.bytes_written += total.bytes,
+        _ => {}
+    }
+}
+
+/// Everything about files.
+pub fn io(session: &Session, shown: Shown) -> Io {
+    let all = traffic(session, None);
+    let histograms = file_histograms(session);
+    let latency = |ops: &[Op]| {
+        let mut sum = Histogram::default();
+        ops.iter().filter_map(|op| histograms.get(&(*op as u8))).for_each(|h| sum.add(h));
+        quantiles(&sum)
+    };
+    let latency_us = [("open", latency(&[Op::Open])), ("read", latency(&[Op::Read, Op::UringRead]))]
+        .into_iter()
+        .filter_map(|(name, q)| Some((name, q?)))
+        .collect();
+    Io {
+        opens: all.opens,
+        reads: all.reads,
+        writes: all.writes,
+        bytes_read: all.bytes_read,
+        bytes_written: all.bytes_written,
+        small_file_share: small_file_share(session),
+        cache_hit_ratio: cache_hit_ratio(session, all.bytes_read),
+        latency_us,
+        operations: operations(session, &histograms),
+        top: directories(session, shown.top),
+        extensions: extensions(session, shown.top),
+        other: other(session),
+        mounts: session.mounts.clone(),
+    }
+}
+
+/// Histograms of operations on files, by operation.
+fn file_histograms(session: &Session) -> BTreeMap<u8, Histogram> {
+    // On tmpfs the device tells shared memory from files.
+    let file_devices: BTreeSet<u32> = session
+        .files
+        .ops
+        .keys()
+        .filter(|key| group(session, key) == Group::File)
+        .map(|key| key.dev)
+        .collect();
+    let mut out = BTreeMap::<u8, Histogram>::new();
+    for ((dev, op, class), histogram) in &session.files.histograms {
+        let class = Class::try_from(*class).unwrap_or(Class::Unknown);
+        let counts = match class {
+            Class::File | Class::Directory | Class::Unknown => true,
+            Class::Tmpfs => file_devices.contains(dev),
+            _ => false,
+        };
+        if counts {
+            out.entry(*op).or_default().add(histogram);
+        }
+    }
+    out
+}
+
+fn quantiles(histogram: &Histogram) -> Option<Quantiles> {
+    let us = |q| Some(round(histogram.quantile_ns(q)? / 1e3, 3));
+    Some(Quantiles { p50: us(0.5)?, p95: us(0.95)?, p99: us(0.99)? })
+}
+
+/// Rounds to a number of decimals: more digits than that carry no information.
+pub fn round(value: f64, decimals: i32) -> f64 {
+    let scale = 10_f64.powi(decimals);
+    (value * scale).round() / scale
+}
+
+fn small_file_share(session: &Session) -> Option<f64> {
+    let limit = size_bucket(SMALL_FILE_BYTES) as usize;
+    let mut small = 0;
+    let mut total = 0;
+    for ((_, op, class), histogram) in &session.files.histograms {
+        if *op == Op::Open as u8 && *class == Class::File as u8 {
+            small += histogram.size[..limit].iter().sum::<u64>();
+            total += histogram.size.iter().sum::<u64>();
+        }
+    }
+    (total > 0).then(|| small as f64 / total as f64)
+}
+
+/// Bytes that had to be fetched: pages added to the cache by readers, or what the kernel says was fetched
+/// from storage on their behalf, whichever is more (direct I/O adds no pages; FUSE fetches from no device).
+fn cache_hit_ratio(session: &Session, bytes_read: u64) -> Option<f64> {
+    if bytes_read == 0 {
+        return None;
+    }
+    let filled: u64 = session
+        .files
+        .ops
+        .iter()
+        .filter(|(key, _)| op_of(key) == Op::Fill && key.class == Class::File as u8)
+        .map(|(_, total)| total.bytes)
+        .sum();
+    let fetched: u64 = session.threads.values().filter_map(|t| t.counters).map(|c| c.storage_read_bytes).sum();
+    Some(1.0 - (filled.max(fetched) as f64 / bytes_read as f64).min(1.0))
+}
+
+fn operations(session: &Session, histograms: &BTreeMap<u8, Histogram>) -> BTreeMap<&'static str, OperationRow> {
+    let mut sums = BTreeMap::<&'static str, (OpTotal, Histogram)>::new();
+    let mut seen = BTreeSet::new();
+    for (key, total) in &session.files.ops {
+        let op = op_of(key);
+        if let Some(name) = operation_name(op)
+            && group(session, key) == Group::File
+        {
+            let entry = sums.entry(name).or_default();
+            entry.0.add(total);
+            if seen.insert(key.op)
+                && let Some(histogram) = histograms.get(&key.op)
+            {
+                entry.1.add(histogram);
+            }
+        }
+    }
+    sums.into_iter()
+        .map(|(name, (total, histogram))| {
+            let row = OperationRow {
+                count: total.count,
+                errors: total.errors,
+                bytes: total.bytes,
+                seconds: seconds(total.ns),
+                latency_us: quantiles(&histogram),
+            };
+            (name, row)
+        })
+        .collect()
+}
+
+fn directories(session: &Session, top: usize) -> Vec<DirectoryRow> {
+    let mut rows = BTreeMap::<String, (DirectoryRow, u64, u64)>::new();
+    let mut row_of = |fileset: Option<&FilesetFact>, change: &mut dyn FnMut(&mut (DirectoryRow, u64, u64))| {
+        let path = fileset.and_then(|f| f.directory.clone()).unwrap_or_else(|| "(unknown)".to_owned());
+        let entry = rows.entry(path.clone()).or_insert_with(|| {
+            let row = DirectoryRow {
+                path,
+                opens: 0,
+                reads: 0,
+                bytes: 0,
+                writes: 0,
+                bytes_written: 0,
+                stats: 0,
+                mean_file_bytes: None,
+                wait_s: 0.0,
+                filesystem: fileset.and_then(|f| f.fs_type.clone()),
+                mount: fileset.and_then(|f| f.mount_point.clone()),
+            };
+            (row, 0, 0)
+        });
+        change(entry);
+    };
+    for (key, total) in &session.files.ops {
+        let op = op_of(key);
+        if group(session, key) != Group::File || (op == Op::Open && total.count == total.errors) {
+            continue;
+        }
+        row_of(session.filesets.get(&key.fileset), &mut |(row, files, bytes)| {
+            let mut traffic = Traffic::default();
+            add_traffic(&mut traffic, op, total);
+            row.opens += traffic.opens;
+            row.reads += traffic.reads;
+            row.bytes += traffic.bytes_read;
+            row.writes += traffic.writes;
+            row.bytes_written += traffic.bytes_written;
+            if op == Op::Stat {
+                row.stats += total.count;
+            }
+            if op == Op::Open && key.class != Class::Directory as u8 {
+                *files += total.count - total.errors;
+                *bytes += total.bytes;
+            }
+        });
+    }
+    for thread in session.threads.values() {
+        for (id, total) in &thread.waits {
+            if id.object.fileset != 0 && matches!(wait_kind(id), WaitKind::File | WaitKind::Fault) {
+                row_of(session.filesets.get(&id.object.fileset), &mut |(row, ..)| row.wait_s += seconds(total.wait_ns));
+            }
+        }
+    }
+    let mut rows: Vec<DirectoryRow> = rows
+        .into_values()
+        .map(|(mut row, files, bytes)| {
+            row.mean_file_bytes = (files > 0).then(|| round(bytes as f64 / files as f64, 1));
+            row
+        })
+        .filter(|row| row.opens + row.reads + row.writes + row.stats > 0 || row.bytes + row.bytes_written > 0 || row.wait_s > 0.0)
+        .collect();
+    rows.sort_by(|a, b| {
+        (b.wait_s.total_cmp(&a.wait_s))
+            .then((b.opens + b.reads + b.writes + b.stats).cmp(&(a.opens + a.reads + a.writes + a.stats)))
+            .then(a.path.cmp(&b.path))
+    });
+    rows.truncate(top);
+    rows
+}
+
+fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
+    let mut rows = BTreeMap::<String, ExtensionRow>::new();
+    for (key, total) in &session.files.ops {
+        if group(session, key) != Group::File || key.class == Class::Directory as u8 {
+            continue;
+        }
+        let extension = session.filesets.get(&key.fileset).and_then(|f| f.extension.clone()).unwrap_or_default();
+        let mut traffic = Traffic::default();
+        add_traffic(&mut traffic, op_of(key), total);
+        let row = rows.entry(extension.clone()).or_insert(ExtensionRow { extension, opens: 0, reads: 0, bytes: 0 });
+        row.opens += traffic.opens;
+        row.reads += traffic.reads;
+        row.bytes += traffic.bytes_read;
+    }
+    let mut rows: Vec<ExtensionRow> = rows.into_values().filter(|r| r.opens + r.reads > 0).collect();
+    rows.sort_by(|a, b| (b.opens + b.reads).cmp(&(a.opens + a.reads)).then(a.extension.cmp(&b.extension)));
+    rows.truncate(top);
+    rows
+}
+
+fn other(session: &Session) -> BTreeMap<&'static str, OtherTraffic> {
+    let names = [
+        (Group::Pipe, "pipe"),
+        (Group::Socket, "socket"),
+        (Group::Shm, "shm"),
+        (Group::Proc, "proc"),
+        (Group::Device, "device"),
+        (Group::Anon, "anon"),
+    ];
+    let mut out: BTreeMap<_, _> = names.iter().map(|(_, name)| (*name, OtherTraffic::default())).collect();
+    for (key, total) in &session.files.ops {
+        let of = group(session, key);
+        let Some((_, name)) = names.iter().find(|(group, _)| *group == of) else {
+            continue;
+        };
+        let mut traffic = Traffic::default();
+        add_traffic(&mut traffic, op_of(key), total);
+        let row = out.entry(name).or_default();
+        row.reads += traffic.reads;
+        row.writes += traffic.writes;
+        row.bytes_read += traffic.bytes_read;
+        row.bytes_written += traffic.bytes_written;
+    }
+    out
+}
+
+/// Calls that map and unmap memory.
+pub fn memory_calls(session: &Session) -> BTreeMap<&'static str, CallRow> {
+    let mut out = BTreeMap::<&'static str, CallRow>::new();
+    for (key, total) in &session.files.ops {
+        let name = match op_of(key) {
+            Op::Mmap => "mmap",
+            Op::Munmap => "munmap",
+            Op::Brk => "brk",
+            Op::Madvise => "madvise",
+            Op::Mremap => "mremap",
+            _ => continue,
+        };
+        let row = out.entry(name).or_default();
+        row.count += total.count;
+        row.bytes += total.bytes;
+    }
+    out
+}

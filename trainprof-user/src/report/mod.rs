@@ -1,0 +1,31 @@
+//! The report: a pure function of a session. JSON by a stable contract, and text that can be read in ten
+//! seconds.
+
+mod build;
+mod io;
+pub mod model;
+mod text;
+
+pub use build::report;
+pub use model::Report;
+pub use text::to_text;
+
+/// How much a report shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Rows of each table.
+    pub top: usize,
+}
+
+impl Default for Shown {
+    fn default() -> Self {
+        Self { top: 20 }
+    }
+}
+
+/// The report as JSON, with a line feed at its end.
+pub fn to_json(report: &Report) -> String {
+    let mut json = serde_json::to_string_pretty(report).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
+    json.push('\n');
+    json
+}

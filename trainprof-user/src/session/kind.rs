@@ -1,0 +1,100 @@
+//! What kind of wait a wait is, from the system call that blocked and the class of its object.
+
+use trainprof_common::{
+    arch,
+    op::Class,
+    thread::{NR_FAULT, NR_PREEMPTED, NR_UNSEEN, NR_URING_WORKER},
+};
+
+use super::threads::WaitId;
+
+/// What a thread waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WaitKind {
+    /// A file's bytes or names.
+    File,
+    Pipe,
+    Socket,
+    /// A lock or a condition in memory.
+    Futex,
+    /// Any of several descriptors.
+    Poll,
+    Sleep,
+    /// A page fault.
+    Fault,
+    /// The end of a child.
+    Child,
+    Device,
+    Uring,
+    /// A system call that is none of the above.
+    Other,
+    /// A wait that had begun before it could be seen what for.
+    Unseen,
+    /// No wait: preempted.
+    None,
+}
+
+impl WaitKind {
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Pipe => "pipe",
+            Self::Socket => "socket",
+            Self::Futex => "futex",
+            Self::Poll => "poll",
+            Self::Sleep => "sleep",
+            Self::Fault => "fault",
+            Self::Child => "child",
+            Self::Device => "device",
+            Self::Uring => "uring",
+            Self::Other => "other",
+            Self::Unseen => "unseen",
+            Self::None => "none",
+        }
+    }
+}
+
+/// The kind of a wait.
+pub fn wait_kind(id: &WaitId) -> WaitKind {
+    match id.nr {
+        NR_FAULT => return WaitKind::Fault,
+        NR_PREEMPTED => return WaitKind::None,
+        NR_URING_WORKER => return WaitKind::Uring,
+        NR_UNSEEN => return WaitKind::Unseen,
+        _ => {}
+    }
+    match arch::syscall_name(id.nr).unwrap_or("") {
+        "futex" | "futex_wait" | "futex_waitv" => return WaitKind::Futex,
+        "nanosleep" | "clock_nanosleep" | "pause" | "rt_sigtimedwait" | "rt_sigsuspend" => return WaitKind::Sleep,
+        "wait4" | "waitid" => return WaitKind::Child,
+        "poll" | "ppoll" | "select" | "pselect6" | "epoll_wait" | "epoll_pwait" | "epoll_pwait2" => {
+            return WaitKind::Poll;
+        }
+        "io_uring_enter" => return WaitKind::Uring,
+        _ => {}
+    }
+    match Class::try_from(id.object.class) {
+        Ok(Class::File | Class::Directory | Class::Tmpfs) => WaitKind::File,
+        Ok(Class::Pipe) => WaitKind::Pipe,
+        Ok(Class::Socket) => WaitKind::Socket,
+        Ok(Class::Device) => WaitKind::Device,
+        _ => match arch::syscall_name(id.nr).unwrap_or("") {
+            "open" | "openat" | "openat2" | "creat" | "stat" | "lstat" | "fstat" | "newfstatat" | "statx" | "access"
+            | "faccessat" | "faccessat2" | "readlink" | "readlinkat" | "rename" | "renameat" | "renameat2"
+            | "unlink" | "unlinkat" | "mkdir" | "mkdirat" | "rmdir" | "sync" => WaitKind::File,
+            _ => WaitKind::Other,
+        },
+    }
+}
+
+/// Name of the system call, or of what stands in its place.
+pub fn syscall_name(nr: i16) -> String {
+    match nr {
+        NR_FAULT => "page fault".to_owned(),
+        NR_PREEMPTED => "preempted".to_owned(),
+        NR_URING_WORKER => "io_uring worker".to_owned(),
+        NR_UNSEEN => "unseen".to_owned(),
+        nr => arch::syscall_name(nr).map_or_else(|| format!("syscall {nr}"), str::to_owned),
+    }
+}

@@ -1,0 +1,229 @@
+//! The job as the records tell it: who is in it, what each thread did with its time, and with which files.
+//!
+//! Synchronous, without a clock and without I/O: the same records give the same session, live or replayed.
+
+pub mod files;
+pub mod kind;
+pub mod roles;
+mod threads;
+
+use std::collections::BTreeMap;
+
+use crate::{
+    env::mounts::MountFacts,
+    record::{
+        Record,
+        fact::{CostSample, FilesetFact, Interval, ProcessSeen, Start, Stop, ThreadSeen},
+    },
+    time::KtimeNs,
+};
+
+pub use files::{FileTotals, Histogram, OpKey, OpTotal};
+pub use threads::{Thread, ThreadKey, WaitId, WaitTotal};
+
+/// A process of the job: one life of a process id.
+#[derive(Clone, Debug)]
+pub struct Process {
+    pub pid: u32,
+    pub since: KtimeNs,
+    pub parent: u32,
+    pub name: String,
+    /// As last seen: after an exec, the program that was executed.
+    pub seen: ProcessSeen,
+    /// Resident bytes over time: first, last, largest.
+    pub rss: Option<Rss>,
+}
+
+/// Resident memory of a process, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rss {
+    pub first: u64,
+    pub last: u64,
+    pub max: u64,
+}
+
+/// Everything that was recorded, summed up.
+#[derive(Default)]
+pub struct Session {
+    pub start: Option<Start>,
+    pub stop: Option<Stop>,
+    pub missing: Vec<(String, String)>,
+    /// By process id; of several lives of one id the last.
+    pub processes: BTreeMap<u32, Process>,
+    pub threads: BTreeMap<ThreadKey, Thread>,
+    /// The life that a thread id stands for now.
+    current: BTreeMap<u32, ThreadKey>,
+    pub filesets: BTreeMap<u32, FilesetFact>,
+    pub mounts: Vec<MountFacts>,
+    pub outsiders: BTreeMap<u32, (Option<u32>, Option<String>)>,
+    pub files: FileTotals,
+    /// Lost facts by [`trainprof_common::loss::Loss`] number.
+    pub lost: BTreeMap<u32, u64>,
+    pub undecodable: u64,
+    /// Single events and aggregated occurrences that were seen.
+    pub facts: u64,
+    pub cost: Option<CostSample>,
+    /// Until when something was seen.
+    pub until: KtimeNs,
+}
+
+impl Session {
+    /// Takes one record in. Records come in the order in which they were written.
+    pub fn apply(&mut self, record: &Record) {
+        match record {
+            Record::Start(start) => {
+                self.until = start.at;
+                self.start = Some(start.clone());
+            }
+            Record::Missing { what, reason } => self.missing.push((what.clone(), reason.clone())),
+            Record::Process(seen) => self.process(seen),
+            Record::Thread(seen) => self.thread_seen(seen),
+            Record::Exec { at, pid, old_tid, name } => self.exec(*at, *pid, *old_tid, name),
+            Record::Exit { at, tid, .. } => {
+                if let Some(thread) = self.thread_mut(*tid) {
+                    thread.until = Some(*at);
+                }
+            }
+            Record::Mount(mount) => self.mounts.push(mount.clone()),
+            Record::Fileset(fact) => {
+                self.filesets.insert(fact.number, fact.clone());
+            }
+            // Their time is in the sums of their interval; one by one they are for the walk along wake-ups.
+            Record::Wait(_) => {}
+            Record::Interval(interval) => self.interval(interval),
+            Record::Outsider { tid, pid, name } => {
+                self.outsiders.insert(*tid, (*pid, name.clone()));
+            }
+            Record::Memory { pid, rss_bytes, .. } => {
+                if let Some(process) = self.processes.get_mut(pid) {
+                    let rss = process.rss.get_or_insert(Rss { first: *rss_bytes, last: 0, max: 0 });
+                    rss.last = *rss_bytes;
+                    rss.max = rss.max.max(*rss_bytes);
+                }
+            }
+            Record::Cost(cost) => self.cost = Some(*cost),
+            Record::Stop(stop) => self.finish(stop),
+        }
+    }
+
+    /// Length of the watch, seconds.
+    pub fn duration_s(&self) -> f64 {
+        self.start.as_ref().map_or(0.0, |start| self.until.seconds_since(start.at))
+    }
+
+    /// The thread that a thread id stands for now.
+    pub fn thread(&self, tid: u32) -> Option<&Thread> {
+        self.threads.get(self.current.get(&tid)?)
+    }
+
+    fn thread_mut(&mut self, tid: u32) -> Option<&mut Thread> {
+        self.threads.get_mut(self.current.get(&tid)?)
+    }
+
+    fn process(&mut self, seen: &ProcessSeen) {
+        let process = Process {
+            pid: seen.pid,
+            since: seen.at,
+            parent: seen.parent,
+            name: seen.name.clone(),
+            seen: seen.clone(),
+            rss: None,
+        };
+        match self.processes.get_mut(&seen.pid) {
+            // Another program in the same process: its parent and its beginning stay.
+            Some(known) if self.current.contains_key(&seen.pid) => {
+                known.name.clone_from(&seen.name);
+                known.seen = ProcessSeen { parent: known.parent, ..seen.clone() };
+            }
+            _ => {
+                self.processes.insert(seen.pid, process);
+            }
+        }
+    }
+
+    fn thread_seen(&mut self, seen: &ThreadSeen) {
+        let key = ThreadKey { tid: seen.tid, since: seen.at };
+        self.threads.insert(key, Thread::new(seen.pid, key, seen.name.clone()));
+        self.current.insert(seen.tid, key);
+    }
+
+    /// A thread that executes a program takes the id of its process over; all others of the process end.
+    fn exec(&mut self, at: KtimeNs, pid: u32, old_tid: u32, name: &str) {
+        if old_tid != pid
+            && let Some(key) = self.current.remove(&old_tid)
+        {
+            if let Some(leader) = self.thread_mut(pid) {
+                leader.until.get_or_insert(at);
+            }
+            if let Some(mut thread) = self.threads.remove(&key) {
+                thread.key.tid = pid;
+                self.current.insert(pid, thread.key);
+                self.threads.insert(thread.key, thread);
+            }
+        }
+        if let Some(thread) = self.thread_mut(pid) {
+            name.clone_into(&mut thread.name);
+        }
+    }
+
+    fn interval(&mut self, interval: &Interval) {
+        self.until = self.until.max(interval.to);
+        self.undecodable += interval.undecodable;
+        self.facts += interval.events;
+        for (reason, count) in &interval.lost {
+            *self.lost.entry(*reason).or_default() += count;
+        }
+        // The ends first: they tell of threads whose beginning was lost.
+        for end in &interval.ended {
+            if self.thread(end.tid).is_none_or(|t| t.key.since != end.followed_since) {
+                self.thread_seen(&ThreadSeen {
+                    at: end.followed_since,
+                    pid: end.pid,
+                    tid: end.tid,
+                    parent_tid: None,
+                    name: end.name.clone(),
+                });
+            }
+            if let Some(thread) = self.thread_mut(end.tid) {
+                thread.until = Some(end.at);
+                thread.run_ns = end.run_ns;
+                thread.counters = Some(end.counters);
+                thread.name.clone_from(&end.name);
+            }
+        }
+        for (tid, run_ns) in &interval.running {
+            if let Some(thread) = self.thread_mut(*tid) {
+                thread.run_ns = *run_ns;
+            }
+        }
+        for wait in &interval.waits {
+            self.facts += wait.count;
+            if let Some(thread) = self.thread_mut(wait.tid) {
+                thread.add_wait(wait);
+            }
+        }
+        for op in &interval.ops {
+            self.facts += op.count;
+            let pid = self.thread(op.tid).map(|thread| thread.pid);
+            self.files.add(op, pid);
+        }
+        for hist in &interval.hists {
+            self.files.add_histogram(hist);
+        }
+    }
+
+    fn finish(&mut self, stop: &Stop) {
+        self.until = self.until.max(stop.at);
+        for open in &stop.threads {
+            if let Some(thread) = self.thread_mut(open.tid) {
+                thread.run_ns = open.run_ns;
+                thread.counters = open.counters.or(thread.counters);
+                if !open.name.is_empty() {
+                    thread.name.clone_from(&open.name);
+                }
+                thread.close(open, stop.at);
+            }
+        }
+        self.stop = Some(stop.clone());
+    }
+}

@@ -1,0 +1,113 @@
+//! One thread's time.
+
+use std::collections::BTreeMap;
+
+use trainprof_common::thread::{NR_PREEMPTED, State};
+
+use super::kind::{WaitKind, wait_kind};
+use crate::{
+    record::fact::{Counters, ObjectFact, OpenThread, WaitSum, WakerFact},
+    time::KtimeNs,
+};
+
+/// Different waits that are kept apart for one thread; the rest are told apart by kind and waker alone.
+const MAX_WAITS: usize = 4096;
+
+/// Identity of a thread: ids are used again, so the beginning belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadKey {
+    pub tid: u32,
+    pub since: KtimeNs,
+}
+
+/// Waits that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaitId {
+    /// System call, or a `NR_*` number of [`trainprof_common::thread`].
+    pub nr: i16,
+    pub object: ObjectFact,
+    pub waker: WakerFact,
+}
+
+/// How often and how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitTotal {
+    pub count: u64,
+    pub wait_ns: u64,
+    /// From the wake-up until on a CPU.
+    pub runnable_ns: u64,
+    pub iowait_ns: u64,
+    pub max_ns: u64,
+}
+
+/// One thread of the job.
+#[derive(Clone, Debug)]
+pub struct Thread {
+    pub pid: u32,
+    pub key: ThreadKey,
+    pub name: String,
+    /// When it ended; `None` while it lives.
+    pub until: Option<KtimeNs>,
+    pub run_ns: u64,
+    pub waits: BTreeMap<WaitId, WaitTotal>,
+    pub counters: Option<Counters>,
+}
+
+impl Thread {
+    pub(super) fn new(pid: u32, key: ThreadKey, name: String) -> Self {
+        Self { pid, key, name, until: None, run_ns: 0, waits: BTreeMap::new(), counters: None }
+    }
+
+    pub(super) fn add_wait(&mut self, wait: &WaitSum) {
+        let total = self.wait_entry(wait.nr, wait.object, wait.waker);
+        total.count += wait.count;
+        total.wait_ns += wait.wait_ns;
+        total.runnable_ns += wait.runnable_ns;
+        total.iowait_ns += wait.iowait_ns;
+        total.max_ns = total.max_ns.max(wait.max_ns);
+    }
+
+    fn wait_entry(&mut self, nr: i16, object: ObjectFact, waker: WakerFact) -> &mut WaitTotal {
+        let mut id = WaitId { nr, object, waker };
+        if self.waits.len() >= MAX_WAITS && !self.waits.contains_key(&id) {
+            id.object.id = 0;
+        }
+        self.waits.entry(id).or_default()
+    }
+
+    /// Counts the state that the thread is still in when the watch ends.
+    pub(super) fn close(&mut self, open: &OpenThread, at: KtimeNs) {
+        let ns = at.since(open.since.max(self.key.since));
+        let waker = WakerFact { kind: 0, tid: 0 };
+        if u32::from(open.state) == State::Wait as u32 {
+            let total = self.wait_entry(open.nr, open.object, waker);
+            total.count += 1;
+            total.wait_ns += ns;
+            total.max_ns = total.max_ns.max(ns);
+        } else if u32::from(open.state) == State::Preempted as u32 {
+            let total = self.wait_entry(NR_PREEMPTED, ObjectFact { id: 0, fileset: 0, class: 0 }, waker);
+            total.count += 1;
+            total.runnable_ns += ns;
+        }
+    }
+
+    /// Nanoseconds that the thread was there while it was watched, until `end` at most.
+    pub fn present_ns(&self, end: KtimeNs) -> u64 {
+        self.until.unwrap_or(end).since(self.key.since)
+    }
+
+    /// Nanoseconds blocked, until woken.
+    pub fn wait_ns(&self) -> u64 {
+        self.waits.values().map(|w| w.wait_ns).sum()
+    }
+
+    /// Nanoseconds that it wanted a CPU and had none.
+    pub fn runnable_ns(&self) -> u64 {
+        self.waits.values().map(|w| w.runnable_ns).sum()
+    }
+
+    /// Nanoseconds blocked in waits of one kind.
+    pub fn wait_ns_of(&self, kind: WaitKind) -> u64 {
+        self.waits.iter().filter(|(id, _)| wait_kind(id) == kind).map(|(_, w)| w.wait_ns).sum()
+    }
+}

@@ -1,0 +1,473 @@
+//! A watch on the live kernel: follows, drains, looks up what must be looked up while it is there, and
+//! turns all of it into records. Has no opinion on any of them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::fd::BorrowedFd,
+};
+
+use trainprof_common::{
+    cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
+    event::WaitEvent,
+    loss::Loss,
+    thread::{EndedKey, EndedThread, Object, State, ThreadState, WakerKind},
+};
+
+use super::{
+    memo::Memo,
+    own,
+    scan::{self, ScanError, TargetError},
+};
+use crate::{
+    env::{EnvError, frameworks::FrameworkFacts, host::HostFacts, process::ProcessFacts},
+    event::{self, Event},
+    kernel::{Aggregates, KernelError, Limits, Probes, RunStats},
+    record::{
+        Record,
+        fact::{
+            CostSample, Counters, HistSum, Interval, ObjectFact, OpSum, OpenThread, ProcessSeen, Start, Stop,
+            StopReason, ThreadEnd, ThreadSeen, WaitFact, WaitSum, WakerFact,
+        },
+    },
+    time::KtimeNs,
+};
+
+/// Why a watch could not begin or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    #[error(transparent)]
+    Scan(#[from] ScanError),
+    #[error("cannot learn about this host: {0}")]
+    Host(#[from] EnvError),
+}
+
+/// What to watch.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    /// Processes; their descendants come along.
+    pub targets: Vec<u32>,
+    pub limits: Limits,
+}
+
+/// A running watch. Records gather in `out`; take them with [`Live::take`].
+pub struct Live {
+    probes: Probes,
+    memo: Memo,
+    out: Vec<Record>,
+    /// Process of every live thread that is followed.
+    alive: BTreeMap<u32, u32>,
+    /// Everybody who ever belonged to the job.
+    members: BTreeSet<u32>,
+    interval_from: KtimeNs,
+    started: KtimeNs,
+    losses: Vec<(Loss, u64)>,
+    undecodable: u64,
+    events: u64,
+    counted: Counted,
+}
+
+/// Run time of the probes, counted by the kernel in short windows.
+#[derive(Default)]
+struct Counted {
+    window: Option<(KtimeNs, RunStats)>,
+    stats: RunStats,
+    ns: u64,
+}
+
+impl Live {
+    /// Loads the probes and follows the targets. When this returns, every probe is live.
+    pub fn attach(watch: &Watch) -> Result<Self, SourceError> {
+        let asked = own::now();
+        let mut targets = Vec::new();
+        for pid in &watch.targets {
+            targets.push(scan::check_target(*pid)?);
+        }
+        let probes = Probes::attach(watch.limits)?;
+        let at = own::now();
+        let added = scan::follow_all(&probes, &targets)?;
+        for pid in &targets {
+            if !added.iter().any(|thread| thread.pid == *pid) {
+                return Err(TargetError::Ended { pid: *pid }.into());
+            }
+        }
+        let mut live = Self {
+            probes,
+            memo: Memo::default(),
+            out: Vec::new(),
+            alive: BTreeMap::new(),
+            members: BTreeSet::new(),
+            interval_from: at,
+            started: at,
+            losses: Vec::new(),
+            undecodable: 0,
+            events: 0,
+            counted: Counted::default(),
+        };
+        live.out.push(Record::Start(Start {
+            at,
+            anchor: own::anchor(),
+            host: HostFacts::read()?,
+            targets,
+            event_min_ns: watch.limits.event_min_ns,
+            attach_ns: own::now().since(asked),
+        }));
+        for skipped in std::mem::take(&mut live.probes.skipped) {
+            live.out.push(Record::Missing { what: skipped.what, reason: skipped.reason });
+        }
+        let mut seen = BTreeSet::new();
+        for thread in added {
+            if seen.insert(thread.pid) {
+                live.process(thread.since, thread.pid, None, None);
+            }
+            let name = comm(thread.pid, thread.tid).unwrap_or_default();
+            live.thread(ThreadSeen { at: thread.since, pid: thread.pid, tid: thread.tid, parent_tid: None, name });
+        }
+        Ok(live)
+    }
+
+    /// How many processes of the job are alive, as far as events told.
+    pub fn processes(&self) -> usize {
+        self.alive.values().collect::<BTreeSet<_>>().len()
+    }
+
+    /// Becomes readable when many events wait.
+    pub fn ring_fd(&self) -> BorrowedFd<'_> {
+        self.probes.ring_fd()
+    }
+
+    /// The records that have gathered.
+    pub fn take(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Turns waiting events into records.
+    pub fn drain_events(&mut self) {
+        let mut events = Vec::new();
+        let mut bad = 0;
+        self.probes.events(|bytes| match event::decode(bytes) {
+            Ok(event) => events.push(event),
+            Err(error) => {
+                tracing::warn!(%error, "an event could not be decoded");
+                bad += 1;
+            }
+        });
+        self.undecodable += bad;
+        self.events += events.len() as u64;
+        for event in events {
+            self.event(event);
+        }
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Wait(wait) => {
+                self.look_up(wait.object.fileset, wait.waker);
+                self.out.push(Record::Wait(wait_fact(&wait)));
+            }
+            Event::Fork(fork) => {
+                let at = KtimeNs(fork.at);
+                let name = event::name(&fork.comm);
+                if fork.child_tid == fork.child_tgid {
+                    self.process(at, fork.child_tgid, Some(fork.parent_tgid), Some(name.clone()));
+                }
+                self.thread(ThreadSeen {
+                    at,
+                    pid: fork.child_tgid,
+                    tid: fork.child_tid,
+                    parent_tid: Some(fork.parent_tid),
+                    name,
+                });
+            }
+            Event::Exec(exec) => {
+                let at = KtimeNs(exec.at);
+                let name = event::name(&exec.comm);
+                if exec.old_tid != exec.tgid {
+                    self.alive.remove(&exec.old_tid);
+                    self.alive.insert(exec.tgid, exec.tgid);
+                }
+                self.out.push(Record::Exec { at, pid: exec.tgid, old_tid: exec.old_tid, name: name.clone() });
+                self.process(at, exec.tgid, None, Some(name));
+            }
+            Event::Exit(exit) => {
+                self.alive.remove(&exit.tid);
+                self.out.push(Record::Exit { at: KtimeNs(exit.at), pid: exit.tgid, tid: exit.tid });
+            }
+        }
+    }
+
+    fn process(&mut self, at: KtimeNs, pid: u32, parent: Option<u32>, name: Option<String>) {
+        self.memo.learn_process(pid);
+        let facts = ProcessFacts::read(pid).ok();
+        self.out.push(Record::Process(ProcessSeen {
+            at,
+            pid,
+            parent: parent.or(facts.as_ref().map(|f| f.ppid)).unwrap_or(0),
+            name: name.or(facts.as_ref().map(|f| f.comm.clone())).unwrap_or_default(),
+            frameworks: FrameworkFacts::read(pid).ok(),
+            facts,
+        }));
+    }
+
+    fn thread(&mut self, seen: ThreadSeen) {
+        self.alive.insert(seen.tid, seen.pid);
+        self.members.insert(seen.tid);
+        self.out.push(Record::Thread(seen));
+    }
+
+    /// Describes what a fact refers to, before the fact itself.
+    fn look_up(&mut self, fileset: u32, waker: u32) {
+        if self.memo.new_fileset(fileset)
+            && let Some(info) = self.probes.fileset(fileset)
+        {
+            self.memo.describe(fileset, &info, &mut self.out);
+        }
+        if waker != 0 && !self.members.contains(&waker) && self.memo.new_outsider(waker) {
+            let status = fs::read_to_string(format!("/proc/{waker}/status")).unwrap_or_default();
+            let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
+            let record = Record::Outsider {
+                tid: waker,
+                pid: field("Tgid:").and_then(|s| s.parse().ok()),
+                name: field("Name:").map(str::to_owned),
+            };
+            self.out.push(record);
+        }
+    }
+
+    /// Lets the probes write into fresh aggregates. After [`crate::kernel::GRACE`] the old ones can be
+    /// collected.
+    pub fn switch_over(&mut self) -> Result<KtimeNs, SourceError> {
+        self.probes.switch_over()?;
+        Ok(own::now())
+    }
+
+    /// Collects what was counted until `to`, the time of the last [`Self::switch_over`].
+    pub fn collect(&mut self, to: KtimeNs) -> Result<(), SourceError> {
+        self.drain_events();
+        let mut counted = self.probes.drain()?;
+        // The order of a hash table means nothing; a fixed one makes recordings comparable.
+        counted.ops.sort_by_key(|(k, _)| (k.tid, k.fileset, k.op, k.class, k.dev));
+        counted.hists.sort_by_key(|(k, _)| (k.tid, k.op, k.class, k.dev));
+        counted.waits.sort_by_key(|(k, _)| (k.tid, k.nr, k.object, k.waker, k.fileset));
+        counted.ended.sort_by_key(|(k, _)| (k.at, k.tid));
+        for (key, _) in &counted.ops {
+            self.look_up(key.fileset, 0);
+        }
+        for (key, _) in &counted.waits {
+            self.look_up(key.fileset, key.waker);
+        }
+        let mut threads = self.probes.threads()?;
+        threads.sort_by_key(|(tid, _)| *tid);
+        self.reconcile(&threads);
+        let interval = self.interval(to, counted, &threads);
+        self.interval_from = to;
+        self.out.push(Record::Interval(interval));
+        self.memory(to);
+        Ok(())
+    }
+
+    /// Learns of threads whose fork event was lost, and forgets those whose exit event was.
+    fn reconcile(&mut self, threads: &[(u32, ThreadState)]) {
+        for (tid, state) in threads {
+            if !self.members.contains(tid) {
+                let name = comm(state.tgid, *tid).unwrap_or_default();
+                let at = KtimeNs(state.followed_since);
+                if !self.alive.values().any(|pid| *pid == state.tgid) {
+                    self.process(at, state.tgid, None, None);
+                }
+                self.thread(ThreadSeen { at, pid: state.tgid, tid: *tid, parent_tid: None, name });
+            }
+        }
+        self.alive.retain(|tid, _| threads.binary_search_by_key(tid, |(tid, _)| *tid).is_ok());
+    }
+
+    fn interval(&mut self, to: KtimeNs, counted: Aggregates, threads: &[(u32, ThreadState)]) -> Interval {
+        let losses = self.probes.losses();
+        let lost = losses
+            .iter()
+            .map(|(reason, total)| {
+                let before = self.losses.iter().find(|(r, _)| r == reason).map_or(0, |(_, n)| *n);
+                (*reason as u32, total.saturating_sub(before))
+            })
+            .filter(|(_, n)| *n > 0)
+            .collect();
+        self.losses = losses;
+        Interval {
+            from: self.interval_from,
+            to,
+            ops: counted.ops.iter().map(|(k, c)| op_sum(k, c)).collect(),
+            hists: counted.hists.iter().map(|(k, c)| hist_sum(k, c)).collect(),
+            waits: counted.waits.iter().map(|(k, c)| wait_sum(k, c)).collect(),
+            ended: counted.ended.iter().map(|(k, e)| thread_end(k, e)).collect(),
+            running: threads.iter().map(|(tid, state)| (*tid, run_ns(state, to))).collect(),
+            lost,
+            undecodable: std::mem::take(&mut self.undecodable),
+            events: std::mem::take(&mut self.events),
+        }
+    }
+
+    fn memory(&mut self, at: KtimeNs) {
+        let page = 4096;
+        for pid in self.alive.values().copied().collect::<BTreeSet<_>>() {
+            let resident = fs::read_to_string(format!("/proc/{pid}/statm"))
+                .ok()
+                .and_then(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
+            if let Some(pages) = resident {
+                self.out.push(Record::Memory { at, pid, rss_bytes: pages * page });
+            }
+        }
+    }
+
+    /// Begins a window in which the kernel counts our probes' run time.
+    pub fn begin_counting(&mut self) {
+        self.counted.window = Some((own::now(), self.probes.run_stats()));
+    }
+
+    /// Ends the window and records what watching costs so far.
+    pub fn end_counting(&mut self) {
+        let Some((from, before)) = self.counted.window.take() else {
+            return;
+        };
+        let at = own::now();
+        let after = self.probes.run_stats();
+        self.counted.stats.ns += after.ns.saturating_sub(before.ns);
+        self.counted.stats.runs += after.runs.saturating_sub(before.runs);
+        self.counted.ns += at.since(from);
+        let scale = |n: u64| {
+            (u128::from(n) * u128::from(at.since(self.started)) / u128::from(self.counted.ns.max(1))) as u64
+        };
+        let (collector_cpu_ns, collector_rss_max_bytes) = own::usage();
+        self.out.push(Record::Cost(CostSample {
+            at,
+            bpf_ns: scale(self.counted.stats.ns),
+            bpf_runs: scale(self.counted.stats.runs),
+            counted_ns: self.counted.ns,
+            collector_cpu_ns,
+            collector_rss_max_bytes,
+        }));
+    }
+
+    /// Ends the watch: `at` is the time of the last [`Self::switch_over`], whose aggregates were collected.
+    pub fn stop(&mut self, at: KtimeNs, reason: StopReason) -> Result<(), SourceError> {
+        let mut threads = self.probes.threads()?;
+        threads.sort_by_key(|(tid, _)| *tid);
+        let threads = threads.iter().map(|(tid, state)| open_thread(*tid, state, at)).collect();
+        self.out.push(Record::Stop(Stop { at, reason, threads }));
+        Ok(())
+    }
+}
+
+fn comm(pid: u32, tid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok().map(|s| s.trim_end().to_owned())
+}
+
+fn run_ns(state: &ThreadState, at: KtimeNs) -> u64 {
+    let current = if state.state == State::Run as u32 { at.since(KtimeNs(state.since)) } else { 0 };
+    state.run_ns + current
+}
+
+fn open_thread(tid: u32, state: &ThreadState, at: KtimeNs) -> OpenThread {
+    let counters = scan::counters(state.tgid, tid).map(|total| Counters {
+        minor_faults: total.minor_faults.saturating_sub(state.base.min_flt),
+        major_faults: total.major_faults.saturating_sub(state.base.maj_flt),
+        storage_read_bytes: total.storage_read_bytes.saturating_sub(state.base.read_bytes),
+        storage_write_bytes: total.storage_write_bytes.saturating_sub(state.base.write_bytes),
+    });
+    OpenThread {
+        pid: state.tgid,
+        tid,
+        followed_since: KtimeNs(state.followed_since),
+        name: comm(state.tgid, tid).unwrap_or_default(),
+        run_ns: run_ns(state, at),
+        state: state.state as u8,
+        since: KtimeNs(state.since),
+        nr: state.nr,
+        object: object_fact(&state.object),
+        counters,
+    }
+}
+
+fn object_fact(object: &Object) -> ObjectFact {
+    ObjectFact { id: object.id, fileset: object.fileset, class: object.class as u8 }
+}
+
+fn waker_fact(kind: u8, tid: u32) -> WakerFact {
+    let named = kind == WakerKind::Thread as u8 || kind == WakerKind::Sender as u8 || kind == WakerKind::Kernel as u8;
+    WakerFact { kind, tid: if named { tid } else { 0 } }
+}
+
+fn wait_fact(wait: &WaitEvent) -> WaitFact {
+    WaitFact {
+        tid: wait.tid,
+        from: KtimeNs(wait.from),
+        wait_ns: wait.woken.saturating_sub(wait.from),
+        runnable_ns: wait.to.saturating_sub(wait.woken),
+        nr: wait.nr,
+        object: object_fact(&wait.object),
+        waker: waker_fact(wait.waker_kind, wait.waker),
+        iowait: wait.iowait != 0,
+    }
+}
+
+fn wait_sum(key: &WaitKey, cell: &WaitCell) -> WaitSum {
+    WaitSum {
+        tid: key.tid,
+        nr: key.nr,
+        object: ObjectFact { id: key.object, fileset: key.fileset, class: key.class },
+        waker: waker_fact(key.waker_kind, key.waker),
+        count: cell.count,
+        wait_ns: cell.wait_ns,
+        runnable_ns: cell.runnable_ns,
+        iowait_ns: cell.iowait_ns,
+        max_ns: cell.max_ns,
+    }
+}
+
+fn op_sum(key: &OpKey, cell: &OpCell) -> OpSum {
+    OpSum {
+        tid: key.tid,
+        fileset: key.fileset,
+        dev: key.dev,
+        op: key.op,
+        class: key.class,
+        count: cell.count,
+        errors: cell.errors,
+        bytes: cell.bytes,
+        ns: cell.ns,
+    }
+}
+
+fn hist_sum(key: &HistKey, cell: &HistCell) -> HistSum {
+    let filled = |counts: &[u32]| {
+        counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(bucket, n)| (bucket as u8, *n)).collect()
+    };
+    HistSum {
+        tid: key.tid,
+        dev: key.dev,
+        op: key.op,
+        class: key.class,
+        latency: filled(&cell.latency),
+        size: filled(&cell.size),
+    }
+}
+
+fn thread_end(key: &EndedKey, ended: &EndedThread) -> ThreadEnd {
+    ThreadEnd {
+        at: KtimeNs(key.at),
+        pid: ended.tgid,
+        tid: key.tid,
+        followed_since: KtimeNs(ended.followed_since),
+        run_ns: ended.run_ns,
+        counters: Counters {
+            minor_faults: ended.counters.min_flt,
+            major_faults: ended.counters.maj_flt,
+            storage_read_bytes: ended.counters.read_bytes,
+            storage_write_bytes: ended.counters.write_bytes,
+        },
+        name: event::name(&ended.comm),
+    }
+}

@@ -1,0 +1,250 @@
+//! The follow set at the start: processes, their descendants and all their threads, out of /proc.
+//!
+//! The fork probe is live before the first look, so every thread is either found here or made by one that
+//! is followed already. The scan is repeated until it finds nothing new.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+};
+
+use trainprof_common::thread::{CachedFd, FD_CACHE, NR_PREEMPTED, NR_UNSEEN, Object, State, TaskCounters, ThreadState};
+
+use crate::{
+    env::process,
+    kernel::{KernelError, Probes},
+    record::fact::Counters,
+    time::KtimeNs,
+};
+
+use super::own::now;
+
+/// Why a process cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    #[error("no process {0}: it does not exist, or has ended. `ps aux` lists what runs")]
+    NoSuchProcess(u32),
+    #[error("process {0} is a kernel thread: it belongs to no training job")]
+    KernelThread(u32),
+    #[error("process {0} is trainprof itself")]
+    Ourselves(u32),
+    #[error("process {pid} ended before the probes were live")]
+    Ended { pid: u32 },
+    #[error("cannot read process {pid}: {source}")]
+    Unreadable { pid: u32, source: Box<crate::env::EnvError> },
+}
+
+/// Checks a target and gives its process id: a thread's id stands for its process.
+pub fn check_target(pid: u32) -> Result<u32, TargetError> {
+    if pid == std::process::id() {
+        return Err(TargetError::Ourselves(pid));
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| TargetError::NoSuchProcess(pid))?;
+    match process::is_kernel_thread(pid) {
+        Ok(false) => {}
+        Ok(true) => return Err(TargetError::KernelThread(pid)),
+        Err(error) if error.is_gone() => return Err(TargetError::NoSuchProcess(pid)),
+        Err(source) => return Err(TargetError::Unreadable { pid, source: Box::new(source) }),
+    }
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if field("State:").is_some_and(|s| s.starts_with(['Z', 'X'])) {
+        return Err(TargetError::NoSuchProcess(pid));
+    }
+    Ok(field("Tgid:").and_then(|s| s.parse().ok()).unwrap_or(pid))
+}
+
+/// The parent of every process.
+fn parents() -> io::Result<BTreeMap<u32, u32>> {
+    let mut out = BTreeMap::new();
+    for entry in fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if let Some(stat) = read_stat(&format!("/proc/{pid}/stat")) {
+            out.insert(pid, stat.ppid);
+        }
+    }
+    Ok(out)
+}
+
+/// The targets and all their descendants.
+pub fn family(targets: &[u32]) -> io::Result<BTreeSet<u32>> {
+    let parents = parents()?;
+    let mut children = BTreeMap::<u32, Vec<u32>>::new();
+    for (pid, parent) in &parents {
+        children.entry(*parent).or_default().push(*pid);
+    }
+    let mut out = BTreeSet::new();
+    let mut queue: Vec<u32> = targets.iter().copied().filter(|pid| parents.contains_key(pid)).collect();
+    while let Some(pid) = queue.pop() {
+        if out.insert(pid) {
+            queue.extend(children.get(&pid).into_iter().flatten());
+        }
+    }
+    Ok(out)
+}
+
+/// Thread ids of a process.
+pub fn threads_of(pid: u32) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// What /proc/…/stat (proc(5)) says of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    pub state: char,
+    pub ppid: u32,
+    pub minor_faults: u64,
+    pub major_faults: u64,
+}
+
+fn read_stat(path: &str) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(path).ok()?)
+}
+
+/// Decodes a line of /proc/…/stat. The name may hold blanks and parentheses.
+pub fn parse_stat(line: &str) -> Option<Stat> {
+    let fields: Vec<&str> = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(Stat {
+        state: fields.first()?.chars().next()?,
+        ppid: u32::try_from(number(1)?).ok()?,
+        minor_faults: number(7)?,
+        major_faults: number(9)?,
+    })
+}
+
+/// Counters of a live thread since it exists; `None` when it is gone.
+pub fn counters(pid: u32, tid: u32) -> Option<Counters> {
+    let stat = read_stat(&format!("/proc/{pid}/task/{tid}/stat"))?;
+    let io = fs::read_to_string(format!("/proc/{pid}/task/{tid}/io")).unwrap_or_default();
+    let field = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0);
+    Some(Counters {
+        minor_faults: stat.minor_faults,
+        major_faults: stat.major_faults,
+        storage_read_bytes: field("read_bytes:"),
+        storage_write_bytes: field("write_bytes:"),
+    })
+}
+
+/// Number and first argument of the system call that a thread is blocked in (/proc/…/syscall, proc(5));
+/// `None` when it runs or may not be looked at.
+fn blocked_in(pid: u32, tid: u32) -> Option<(i16, u64)> {
+    parse_syscall(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
+}
+
+fn parse_syscall(line: &str) -> Option<(i16, u64)> {
+    let mut fields = line.split_ascii_whitespace();
+    let nr = fields.next()?.parse().ok()?;
+    let argument = fields.next().and_then(|f| u64::from_str_radix(f.trim_start_matches("0x"), 16).ok());
+    Some((nr, argument.unwrap_or(0)))
+}
+
+/// The state to begin with for a thread that exists already.
+fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
+    let seen = read_stat(&format!("/proc/{pid}/task/{tid}/stat"))?;
+    let base = counters(pid, tid)?;
+    let (state, nr) = match seen.state {
+        'R' => (State::Run, NR_PREEMPTED),
+        'Z' | 'X' => return None,
+        _ => (State::Wait, blocked_in(pid, tid).map_or(NR_UNSEEN, |(nr, _)| nr)),
+    };
+    let since = now().0;
+    Some(ThreadState {
+        tgid: pid,
+        flags: 0,
+        state: state as u32,
+        nr,
+        iowait: 0,
+        woken_kind: 0,
+        since,
+        object: Object::default(),
+        woken_at: 0,
+        woken_by: 0,
+        maj_flt_seen: base.major_faults as u32,
+        run_ns: 0,
+        op_enter: 0,
+        op_object: Object::default(),
+        op_nr: 0,
+        slices: 0,
+        fault_inode: 0,
+        fault_object: Object::default(),
+        followed_since: since,
+        base: TaskCounters {
+            min_flt: base.minor_faults,
+            maj_flt: base.major_faults,
+            read_bytes: base.storage_read_bytes,
+            write_bytes: base.storage_write_bytes,
+        },
+        fds: [CachedFd::default(); FD_CACHE],
+    })
+}
+
+/// A thread that is followed from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Followed {
+    pub pid: u32,
+    pub tid: u32,
+    pub since: KtimeNs,
+}
+
+/// Follows everything below `targets`. Gives what this call added.
+pub fn follow_all(probes: &Probes, targets: &[u32]) -> Result<Vec<Followed>, ScanError> {
+    let mut added = Vec::new();
+    loop {
+        let before = added.len();
+        for pid in family(targets)? {
+            for tid in threads_of(pid) {
+                if probes.thread(tid).is_some() {
+                    continue;
+                }
+                let Some(state) = initial_state(pid, tid) else {
+                    continue;
+                };
+                let since = KtimeNs(state.followed_since);
+                if probes.follow(tid, state)? {
+                    added.push(Followed { pid, tid, since });
+                }
+            }
+        }
+        if added.len() == before {
+            return Ok(added);
+        }
+    }
+}
+
+/// What can go wrong in a scan.
+#[derive(Debug, thiserror::Error)]
+pub enum ScanError {
+    #[error("cannot list /proc: {0}")]
+    Proc(#[from] io::Error),
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_lines() {
+        let line = "42 (a) b (c)) S 7 42 42 0 -1 4194560 11 22 33 44 0 0";
+        let expected = Stat { state: 'S', ppid: 7, minor_faults: 11, major_faults: 33 };
+        assert_eq!(parse_stat(line), Some(expected));
+        for bad in ["", "42", "42 (x", "42 (x) S", "42 (x) S y 1 1 1 1 1 1 1 1 1"] {
+            assert_eq!(parse_stat(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn syscall_lines() {
+        assert_eq!(parse_syscall("202 0x7f00 0x80 0x0 0x0 0x0 0x0 0x7ffd 0x7f"), Some((202, 0x7f00)));
+        assert_eq!(parse_syscall("running"), None);
+        assert_eq!(parse_syscall("-1 0x7ffd 0x7f"), Some((-1, 0x7ffd)));
+        assert_eq!(parse_syscall(""), None);
+    }
+}
