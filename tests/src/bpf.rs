@@ -1,0 +1,92 @@
+//! Which BPF programs, maps and links the kernel holds, so that a test can see that none was left behind.
+
+use std::collections::BTreeSet;
+use std::io::Error;
+
+/// Ids of one kind of object.
+pub type Ids = BTreeSet<u32>;
+
+/// What the kernel holds right now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub programs: Ids,
+    pub maps: Ids,
+    pub links: Ids,
+}
+
+// Commands of bpf(2), include/uapi/linux/bpf.h.
+const BPF_PROG_GET_NEXT_ID: libc::c_int = 11;
+const BPF_MAP_GET_NEXT_ID: libc::c_int = 12;
+const BPF_LINK_GET_NEXT_ID: libc::c_int = 31;
+
+pub fn held() -> Held {
+    Held {
+        programs: ids(BPF_PROG_GET_NEXT_ID),
+        maps: ids(BPF_MAP_GET_NEXT_ID),
+        links: ids(BPF_LINK_GET_NEXT_ID),
+    }
+}
+
+impl Held {
+    /// What is here and was not in `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            programs: &self.programs - &before.programs,
+            maps: &self.maps - &before.maps,
+            links: &self.links - &before.links,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.programs.is_empty() && self.maps.is_empty() && self.links.is_empty()
+    }
+}
+
+fn ids(command: libc::c_int) -> Ids {
+    /// The part of `union bpf_attr` that the GET_NEXT_ID commands use.
+    #[repr(C)]
+    struct NextId {
+        start: u32,
+        next: u32,
+        open_flags: u32,
+    }
+    let mut ids = Ids::new();
+    let mut start = 0;
+    loop {
+        let mut attr = NextId {
+            start,
+            next: 0,
+            open_flags: 0,
+        };
+        // SAFETY: the kernel reads and writes at most the size given, which is that of `attr`.
+        let rc =
+            unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size_of::<NextId>()) };
+        if rc != 0 {
+            let error = Error::last_os_error();
+            assert_eq!(
+                error.raw_os_error(),
+                Some(libc::ENOENT),
+                "bpf({command}): {error}"
+            );
+            return ids;
+        }
+        ids.insert(attr.next);
+        start = attr.next;
+    }
+}
+
+/// Waits until the kernel holds nothing that was not in `before`: it frees after an RCU grace period.
+pub fn wait_until_gone(before: &Held) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        let left = held().since(before);
+        if left.is_empty() {
+            return;
+        }
+        assert!(
+            std::time::Instant::now() < until,
+            "still in the kernel after 10 s: {left:?}"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}

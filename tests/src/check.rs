@@ -1,0 +1,175 @@
+//! Compares many values and reports every difference at once, both values shown.
+
+use serde_json::Value;
+
+use crate::report::{Report, f64_at, u64_at};
+
+/// Times of at least this long must agree within [`TOLERANCE`].
+const LONG_ENOUGH_S: f64 = 0.1;
+const TOLERANCE: f64 = 0.02;
+/// Under emulation one instruction of the clock's path costs what a system call costs elsewhere.
+const TOLERANCE_VM: f64 = 0.10;
+
+/// Collects differences; [`Checks::done`] fails when there are any.
+#[derive(Default)]
+pub struct Checks {
+    compared: usize,
+    wrong: Vec<String>,
+}
+
+impl Checks {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Counts and bytes: exact.
+    pub fn exact(&mut self, what: &str, truth: u64, report: u64) {
+        self.compared += 1;
+        if truth != report {
+            let difference = report as i128 - truth as i128;
+            self.wrong.push(format!(
+                "{what}: truth {truth}, report {report} ({difference:+})"
+            ));
+        }
+    }
+
+    /// Times: within 2 % when at least 100 ms, else within 2 ms.
+    pub fn near(&mut self, what: &str, truth: f64, report: f64) {
+        self.compared += 1;
+        let share = if crate::env::in_vm() {
+            TOLERANCE_VM
+        } else {
+            TOLERANCE
+        };
+        let allowed = truth.max(LONG_ENOUGH_S) * share;
+        if (truth - report).abs() > allowed {
+            let percent = 100.0 * (report - truth) / truth;
+            self.wrong.push(format!(
+                "{what}: truth {truth:.6} s, report {report:.6} s ({percent:+.2} %)"
+            ));
+        }
+    }
+
+    pub fn that(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        self.compared += 1;
+        if !holds {
+            self.wrong.push(what());
+        }
+    }
+
+    /// Nothing was lost: only then do counts have to be exact.
+    pub fn nothing_lost(&mut self, report: &Report) {
+        self.compared += 1;
+        if report.lost() != 0 {
+            self.wrong.push(format!("lost: {}", report.at("/coverage")));
+        }
+    }
+
+    /// `/io/operations/NAME` against a count of the truth: calls, errors and, where `bytes`, bytes.
+    pub fn operation(&mut self, report: &Report, name: &str, truth: &Value, bytes: bool) {
+        let row = report.at(&format!("/io/operations/{name}"));
+        self.exact(
+            &format!("{name} count"),
+            u64_at(truth, "/count"),
+            u64_at(row, "/count"),
+        );
+        self.exact(
+            &format!("{name} errors"),
+            u64_at(truth, "/errors"),
+            u64_at(row, "/errors"),
+        );
+        if bytes {
+            self.exact(
+                &format!("{name} bytes"),
+                u64_at(truth, "/bytes"),
+                u64_at(row, "/bytes"),
+            );
+        }
+    }
+
+    /// `/io/operations/NAME/seconds` against the time that the truth measured.
+    pub fn operation_seconds(&mut self, report: &Report, name: &str, truth: &Value) {
+        let row = report.at(&format!("/io/operations/{name}"));
+        self.near(
+            &format!("{name} seconds"),
+            f64_at(truth, "/seconds"),
+            f64_at(row, "/seconds"),
+        );
+    }
+
+    /// The row of one directory: successful opens, reads and bytes.
+    pub fn directory(
+        &mut self,
+        report: &Report,
+        path: &str,
+        opens: u64,
+        reads: Option<u64>,
+        bytes: u64,
+    ) {
+        let Some(row) = report.directory(path) else {
+            let known: Vec<_> = report
+                .rows("/io/top")
+                .iter()
+                .map(|row| row["path"].to_string())
+                .collect();
+            self.wrong.push(format!(
+                "{path}: no row in io.top, which has {}",
+                known.join(", ")
+            ));
+            return;
+        };
+        self.exact(&format!("{path}: opens"), opens, u64_at(row, "/opens"));
+        if let Some(reads) = reads {
+            self.exact(&format!("{path}: reads"), reads, u64_at(row, "/reads"));
+        }
+        self.exact(&format!("{path}: bytes"), bytes, u64_at(row, "/bytes"));
+    }
+
+    /// Fails with every difference.
+    pub fn done(self) {
+        assert!(
+            self.wrong.is_empty(),
+            "{} of {} comparisons differ:\n  {}",
+            self.wrong.len(),
+            self.compared,
+            self.wrong.join("\n  ")
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Checks;
+
+    #[test]
+    fn near_is_two_percent_of_long_times_and_two_ms_of_short_ones() {
+        let mut checks = Checks::new();
+        checks.near("long", 1.0, 1.0199);
+        checks.near("short", 0.001, 0.0029);
+        checks.done();
+        for (truth, report) in [(1.0, 1.21), (1.0, 0.79), (0.001, 0.02)] {
+            let mut checks = Checks::new();
+            checks.near("off", truth, report);
+            assert_eq!(checks.wrong.len(), 1, "{truth} {report}");
+        }
+    }
+
+    #[test]
+    fn every_difference_is_shown_with_both_values() {
+        let mut checks = Checks::new();
+        checks.exact("reads", 3, 5);
+        checks.exact("opens", 2, 2);
+        checks.exact("bytes", 100, 98);
+        let message = std::panic::catch_unwind(|| checks.done()).expect_err("two differ");
+        let message = message.downcast_ref::<String>().expect("a message");
+        assert!(message.contains("2 of 3"), "{message}");
+        assert!(
+            message.contains("reads: truth 3, report 5 (+2)"),
+            "{message}"
+        );
+        assert!(
+            message.contains("bytes: truth 100, report 98 (-2)"),
+            "{message}"
+        );
+    }
+}

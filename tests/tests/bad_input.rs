@@ -1,0 +1,277 @@
+//! Input that cannot be worked with: a clear message, the right exit status, never a panic.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use trainprof_tests::bpf;
+use trainprof_tests::env::{has_tool, root_test, skip};
+use trainprof_tests::product::{Watch, finish, trainprof};
+use trainprof_tests::workload::{folder, os, program};
+use trainprof_tests::{Data, Workload};
+
+#[test]
+fn no_such_process() {
+    let Some(_turn) = root_test("no_such_process") else {
+        return;
+    };
+    let pid = unused_pid();
+    trainprof(["attach", &pid.to_string(), "-d", "1s"])
+        .expect_failure(2, &["no such process", "no process", "does not exist"]);
+    trainprof(["attach", "abc"]).expect_failure(2, &["invalid"]);
+    trainprof(["attach"]).expect_failure(2, &["required", "pid"]);
+    trainprof(["attach", "0"]).expect_failure(2, &["pid", "process"]);
+    trainprof(["attach", "-5"]).expect_failure(2, &["-5", "unexpected"]);
+    trainprof(["attach", "1", "-d", "soon"]).expect_failure(2, &["duration", "soon"]);
+    trainprof(["no-such-command"]).expect_failure(2, &["no-such-command"]);
+}
+
+/// Near the top of the range, where pids come last.
+fn unused_pid() -> i32 {
+    let max: i32 = fs::read_to_string("/proc/sys/kernel/pid_max")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(32_768);
+    (1..max)
+        .rev()
+        .find(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+        .expect("an unused pid")
+}
+
+#[test]
+fn a_kernel_thread() {
+    let Some(_turn) = root_test("a_kernel_thread") else {
+        return;
+    };
+    // kthreadd and its children have no memory map of their own.
+    trainprof(["attach", "2", "-d", "1s"]).expect_failure(2, &["kernel thread"]);
+}
+
+#[test]
+fn a_zombie() {
+    let Some(_turn) = root_test("a_zombie") else {
+        return;
+    };
+    let mut zombie = Command::new(program("files"))
+        .spawn()
+        .expect("start a process that fails at once");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let before = bpf::held();
+    let ended = trainprof(["attach", &zombie.id().to_string(), "-d", "1s"]);
+    ended.expect_failure(2, &["ended", "exited", "zombie", "no such process", "gone"]);
+    let _ = zombie.wait();
+    bpf::wait_until_gone(&before);
+}
+
+#[test]
+fn the_id_of_a_thread() {
+    let Some(_turn) = root_test("the_id_of_a_thread") else {
+        return;
+    };
+    let data = Data::new();
+    let files = data.files("a", 1, "", |_| 10);
+    let workload = Workload::start("crowd", os(&[&files, &"1", &"2"]));
+    let process = trainprof_tests::workload::children(workload.pid())[0];
+    let thread = fs::read_dir(format!("/proc/{process}/task"))
+        .expect("the threads")
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .find(|tid| *tid != process)
+        .expect("a second thread");
+    // Refused with the reason, or taken for its process; never a watch of nothing.
+    let ended = Watch::spawn(os(&[&"attach", &thread.to_string(), &"-d", &"300ms"]), &[]).wait();
+    if ended.code() == 0 {
+        assert_eq!(ended.report().u64("/job/pid"), process as u64);
+    } else {
+        ended.expect_failure(2, &["thread"]);
+    }
+}
+
+#[test]
+fn a_process_that_ends_during_attach() {
+    let Some(_turn) = root_test("a_process_that_ends_during_attach") else {
+        return;
+    };
+    // Whenever it ends: before the scan (2), or after (a report of what there was).
+    for delay_ms in [0, 5, 20, 50, 100, 200, 300, 400] {
+        let mut job = Command::new("sleep").arg("60").spawn().expect("sleep");
+        let watch = Watch::spawn(os(&[&"attach", &job.id().to_string()]), &[]);
+        std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+        job.kill().expect("kill the job");
+        job.wait().expect("wait for the job");
+        let ended = watch.wait();
+        assert!(
+            !ended.stderr.contains("panicked"),
+            "after {delay_ms} ms:\n{}",
+            ended.stderr
+        );
+        match ended.code() {
+            0 => assert!(ended.report().f64("/duration_s") >= 0.0),
+            2 => assert!(!ended.stderr.is_empty(), "a message after {delay_ms} ms"),
+            code => panic!("after {delay_ms} ms: exit status {code}:\n{}", ended.stderr),
+        }
+    }
+}
+
+#[test]
+fn not_enough_privilege() {
+    let name = "not_enough_privilege";
+    let Some(_turn) = root_test(name) else { return };
+    if !has_tool("setpriv") {
+        return skip(name, "needs setpriv (util-linux)");
+    }
+    // The binary where nobody can run it.
+    let public = tempfile::tempdir_in("/tmp").expect("a folder");
+    fs::set_permissions(public.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
+    let binary = public.path().join("trainprof");
+    fs::copy(trainprof_tests::env::trainprof(), &binary).expect("copy the binary");
+    let mut job = Command::new("sleep").arg("30").spawn().expect("sleep");
+    let mut command = Command::new("setpriv");
+    command
+        .args([
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+        ])
+        .arg(&binary)
+        .args(["attach", &job.id().to_string(), "-d", "1s"])
+        .current_dir("/tmp");
+    let ended = finish(command);
+    let _ = job.kill();
+    let _ = job.wait();
+    ended.expect_failure(3, &["root", "cap_bpf", "privilege", "permitted"]);
+}
+
+/// A recording of a real watch, to be damaged.
+fn recorded() -> (Vec<u8>, Vec<u8>) {
+    let data = Data::new();
+    let files = data.files("a", 40, "", |i| 700 + i);
+    let mut workload = Workload::start("files", os(&[&files]));
+    let watch = Watch::attach(workload.pid(), &[]);
+    workload.go();
+    workload.wait_done();
+    let ended = watch.stop();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let bytes = fs::read(&ended.recording).expect("the recording");
+    (bytes, ended.json.clone())
+}
+
+fn report_of(bytes: &[u8]) -> trainprof_tests::Finished {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("damaged.rec");
+    fs::write(&path, bytes).expect("write a recording");
+    trainprof(os(&[&"report", &path, &"--format", &"json"]))
+}
+
+#[test]
+fn damaged_recordings() {
+    let Some(_turn) = root_test("damaged_recordings") else {
+        return;
+    };
+    let (good, _) = recorded();
+    assert!(good.len() > 200, "a recording of {} bytes", good.len());
+
+    trainprof(["report", "/no/such/recording"])
+        .expect_failure(2, &["no such file", "/no/such/recording"]);
+    trainprof(["report", "/"]).expect_failure(2, &["directory", "regular"]);
+    report_of(b"").expect_failure(2, &["empty", "not a recording", "not a trainprof", "short"]);
+    report_of(&b"#!/bin/sh\necho hello\n".repeat(40))
+        .expect_failure(2, &["not a recording", "not a trainprof"]);
+    report_of(&vec![0; 10_000]).expect_failure(2, &["not a recording", "not a trainprof"]);
+
+    // Cut off anywhere: what is there is reported, and the report says that the end is missing.
+    let mut reported = 0;
+    for percent in [99, 90, 75, 50, 25, 10, 3] {
+        let cut = report_of(&good[..good.len() * percent / 100]);
+        assert!(
+            !cut.stderr.contains("panicked"),
+            "cut to {percent} %:\n{}",
+            cut.stderr
+        );
+        match cut.code() {
+            0 => {
+                reported += 1;
+                let report = trainprof_tests::Report::parse(&cut.stdout);
+                let missing = report.at("/coverage").to_string() + &cut.stderr;
+                let said = ["incomplete", "truncated", "cut off"]
+                    .iter()
+                    .any(|word| missing.contains(word));
+                assert!(said, "cut to {percent} %, and not said: {missing}");
+            }
+            2 => assert!(!cut.stderr.is_empty(), "a message"),
+            code => panic!("cut to {percent} %: exit status {code}:\n{}", cut.stderr),
+        }
+    }
+    assert!(reported > 0, "no cut recording gave a report");
+
+    // One wrong byte anywhere: said or reported in part, never a crash and never silently used.
+    for step in 1..24 {
+        let mut bytes = good.clone();
+        let at = bytes.len() * step / 24;
+        bytes[at] ^= 0x55;
+        let ended = report_of(&bytes);
+        assert!(
+            !ended.stderr.contains("panicked"),
+            "byte {at}:\n{}",
+            ended.stderr
+        );
+        assert!(
+            matches!(ended.code(), 0 | 2),
+            "byte {at}: exit status {}:\n{}",
+            ended.code(),
+            ended.stderr
+        );
+        if ended.code() == 0 {
+            let said = (ended.stderr.clone() + &ended.stdout).to_lowercase();
+            let named = ["corrupt", "damaged", "checksum", "incomplete", "truncated"]
+                .iter()
+                .any(|word| said.contains(word));
+            assert!(named, "byte {at} was changed and nothing is said of it");
+        } else {
+            assert!(!ended.stderr.is_empty(), "byte {at}: a message");
+        }
+    }
+}
+
+#[test]
+fn run_of_what_cannot_be_started() {
+    let Some(_turn) = root_test("run_of_what_cannot_be_started") else {
+        return;
+    };
+    let missing = Watch::run(&[], &os(&[&"/no/such/program"]), &[]).wait();
+    missing.expect_failure(127, &["/no/such/program"]);
+    let unknown = Watch::run(&[], &os(&[&"no-such-program-on-the-path"]), &[]).wait();
+    unknown.expect_failure(127, &["no-such-program-on-the-path"]);
+    let plain = Data::new().files("plain", 1, "", |_| 10).join("0");
+    let folder = folder();
+    for (what, path) in [
+        ("a directory", folder.as_path()),
+        ("no program", plain.as_path()),
+    ] {
+        if path.exists() {
+            let ended = Watch::run(&[], &[OsString::from(path)], &[]).wait();
+            assert_eq!(ended.code(), 126, "{what}:\n{}", ended.stderr);
+        }
+    }
+    trainprof(["run", "--"]).expect_failure(2, &["required", "cmd", "command"]);
+}
+
+#[test]
+fn an_output_that_cannot_be_written() {
+    let Some(_turn) = root_test("an_output_that_cannot_be_written") else {
+        return;
+    };
+    let mut job = Command::new("sleep").arg("30").spawn().expect("sleep");
+    let pid = job.id().to_string();
+    for option in ["-o", "--json"] {
+        let ended = trainprof(["attach", &pid, "-d", "1s", option, "/no/such/folder/file"]);
+        ended.expect_failure(2, &["/no/such/folder"]);
+    }
+    assert!(matches!(job.try_wait(), Ok(None)), "the job goes on");
+    let _ = job.kill();
+    let _ = job.wait();
+}

@@ -1,0 +1,234 @@
+//! Opens, reads, stats and listings of real files against what the workload counted.
+
+use serde_json::Value;
+use trainprof_tests::env::{root_test, skip};
+use trainprof_tests::report::{f64_at, u64_at};
+use trainprof_tests::workload::os;
+use trainprof_tests::{Checks, Data, Observed, observe};
+
+/// Everything that a files workload counts, in total and per directory.
+fn check_all(seen: &Observed) -> Checks {
+    let mut checks = Checks::new();
+    let Observed { truth, report, .. } = seen;
+    checks.nothing_lost(report);
+    let total = &truth["total"];
+    checks.operation(report, "open", &total["open"], false);
+    checks.operation(report, "read", &total["read"], true);
+    checks.operation(report, "close", &total["close"], false);
+    checks.operation(report, "stat", &total["stat"], false);
+    checks.operation(report, "getdents", &total["getdents"], false);
+    let opened = u64_at(total, "/open/count") - u64_at(total, "/open/errors");
+    checks.exact("io.opens", opened, report.u64("/io/opens"));
+    checks.exact(
+        "io.reads",
+        u64_at(total, "/read/count"),
+        report.u64("/io/reads"),
+    );
+    checks.exact(
+        "io.bytes_read",
+        u64_at(total, "/read/bytes"),
+        report.u64("/io/bytes_read"),
+    );
+    checks.exact("io.writes", 0, report.u64("/io/writes"));
+    checks.exact("io.bytes_written", 0, report.u64("/io/bytes_written"));
+    for (path, counts) in truth["dirs"].as_object().expect("directories of the truth") {
+        let opens = u64_at(counts, "/open/count") - u64_at(counts, "/open/errors");
+        let (reads, bytes) = (u64_at(counts, "/read/count"), u64_at(counts, "/read/bytes"));
+        checks.directory(report, path, opens, Some(reads), bytes);
+    }
+    checks
+}
+
+#[test]
+fn each_read_call_is_counted_with_its_bytes() {
+    let Some(_turn) = root_test("each_read_call_is_counted_with_its_bytes") else {
+        return;
+    };
+    let data = Data::new();
+    let small = data.files("small", 200, "jpg", |i| 500 + 37 * i);
+    let large = data.files("large", 3, "bin", |i| 3_000_000 + i);
+    for mode in ["read", "pread", "readv", "preadv", "preadv2", "mix"] {
+        eprintln!("mode {mode}");
+        let seen = observe("files", &os(&[&"-m", &mode, &small, &large]));
+        check_all(&seen).done();
+    }
+}
+
+#[test]
+fn listings_stats_and_failures_are_counted() {
+    let Some(_turn) = root_test("listings_stats_and_failures_are_counted") else {
+        return;
+    };
+    let data = Data::new();
+    let a = data.files("a", 120, "", |i| 100 + i);
+    let b = data.files("b", 7, "", |i| 9_000 + i);
+    let seen = observe("files", &os(&[&"-l", &"-e", &"-s", &"-r", &"3", &a, &b]));
+    check_all(&seen).done();
+}
+
+#[test]
+fn threads_add_up() {
+    let Some(_turn) = root_test("threads_add_up") else {
+        return;
+    };
+    let data = Data::new();
+    let a = data.files("a", 100, "", |i| 2_000 + i);
+    let b = data.files("b", 100, "", |i| 70_000 + i);
+    let seen = observe("files", &os(&[&"-t", &"8", &"-r", &"5", &"-s", &a, &b]));
+    let mut checks = check_all(&seen);
+    let pid = u64_at(&seen.truth, "/pid");
+    let process = seen.report.process(pid).expect("a row of the process");
+    let total = &seen.truth["total"];
+    checks.exact(
+        "process reads",
+        u64_at(total, "/read/count"),
+        u64_at(process, "/io/reads"),
+    );
+    checks.exact(
+        "process bytes",
+        u64_at(total, "/read/bytes"),
+        u64_at(process, "/io/bytes_read"),
+    );
+    checks.exact(
+        "process opens",
+        u64_at(total, "/open/count"),
+        u64_at(process, "/io/opens"),
+    );
+    checks.done();
+}
+
+#[test]
+fn many_directories_and_files_stay_exact() {
+    let Some(_turn) = root_test("many_directories_and_files_stay_exact") else {
+        return;
+    };
+    let data = Data::new();
+    let folders: Vec<_> = (0..300)
+        .map(|d| data.files(&format!("class-{d:03}"), 10, "png", |i| 200 + 10 * d + i))
+        .collect();
+    let mut args = os(&[&"-r", &"2"]);
+    args.extend(folders.iter().map(|folder| folder.clone().into_os_string()));
+    check_all(&observe("files", &args)).done();
+}
+
+#[test]
+fn sizes_and_extensions_are_known() {
+    let Some(_turn) = root_test("sizes_and_extensions_are_known") else {
+        return;
+    };
+    let data = Data::new();
+    let jpg = data.files("photos", 50, "jpg", |i| 1_000 + 2 * i); // mean 1 049
+    let bin = data.files("shards", 2, "bin", |_| 5_000_000);
+    let seen = observe("files", &os(&[&jpg, &bin]));
+    let mut checks = check_all(&seen);
+    let report = &seen.report;
+    for (folder, mean) in [(&jpg, 1_049.0), (&bin, 5_000_000.0)] {
+        let path = folder.to_string_lossy();
+        if let Some(row) = report.directory(&path) {
+            let got = f64_at(row, "/mean_file_bytes");
+            checks.that((got - mean).abs() < 1.0, || {
+                format!("{path}: mean {got}, truth {mean}")
+            });
+        }
+    }
+    for (extension, opens, bytes) in [("jpg", 50, 50 * 1_049), ("bin", 2, 10_000_000)] {
+        let row = report.rows("/io/extensions").iter().find(|row| {
+            row["extension"]
+                .as_str()
+                .map(|name| name.trim_start_matches('.'))
+                == Some(extension)
+        });
+        match row {
+            Some(row) => {
+                checks.exact(&format!("{extension} opens"), opens, u64_at(row, "/opens"));
+                checks.exact(&format!("{extension} bytes"), bytes, u64_at(row, "/bytes"));
+            }
+            None => checks.that(false, || {
+                format!(
+                    "no extension {extension} in {}",
+                    report.at("/io/extensions")
+                )
+            }),
+        }
+    }
+    // 50 of the 52 files are small by any sensible limit, and both shards are not.
+    let share = report.f64("/io/small_file_share");
+    checks.that((share - 50.0 / 52.0).abs() < 0.01, || {
+        format!("small_file_share {share}")
+    });
+    checks.done();
+}
+
+#[test]
+fn cold_reads_are_told_from_cached_ones() {
+    let name = "cold_reads_are_told_from_cached_ones";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    if !data.on_device() {
+        return skip(
+            name,
+            "the test folder is in memory; name another in TRAINPROF_TEST_DIR",
+        );
+    }
+    let folder = data.files("cold", 20, "", |_| 1 << 20);
+    let cold = observe("files", &os(&[&"-c", &folder]));
+    check_all(&cold).done();
+    let ratio = cold.report.f64("/io/cache_hit_ratio");
+    assert!(
+        ratio < 0.05,
+        "every byte came from the device, cache_hit_ratio {ratio}"
+    );
+    let warm = observe("files", &os(&[&folder]));
+    check_all(&warm).done();
+    let ratio = warm.report.f64("/io/cache_hit_ratio");
+    assert!(
+        ratio > 0.99,
+        "every byte was cached, cache_hit_ratio {ratio}"
+    );
+}
+
+#[test]
+fn direct_reads_count_and_take_as_long_as_they_took() {
+    let name = "direct_reads_count_and_take_as_long_as_they_took";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    if !data.on_device() {
+        return skip(
+            name,
+            "the test folder is in memory; name another in TRAINPROF_TEST_DIR",
+        );
+    }
+    let folder = data.files("direct", 4, "", |_| 16 << 20);
+    let seen = observe(
+        "files",
+        &os(&[&"-d", &"-b", &"1048576", &"-r", &"3", &folder]),
+    );
+    let mut checks = check_all(&seen);
+    checks.operation_seconds(&seen.report, "read", &seen.truth["total"]["read"]);
+    checks.done();
+}
+
+#[test]
+fn latency_percentiles_are_ordered_and_bounded() {
+    let Some(_turn) = root_test("latency_percentiles_are_ordered_and_bounded") else {
+        return;
+    };
+    let data = Data::new();
+    let folder = data.files("a", 500, "", |_| 4_096);
+    let seen = observe("files", &os(&[&"-r", &"4", &folder]));
+    let mut checks = check_all(&seen);
+    for name in ["open", "read", "close"] {
+        let row = seen.report.at(&format!("/io/operations/{name}"));
+        let at = |p: &str| f64_at(row, &format!("/latency_us/{p}"));
+        let (p50, p95, p99) = (at("p50"), at("p95"), at("p99"));
+        checks.that(0.0 < p50 && p50 <= p95 && p95 <= p99, || {
+            format!("{name}: {p50} {p95} {p99}")
+        });
+        let mean = f64_at(row, "/seconds") / u64_at(row, "/count") as f64 * 1e6;
+        checks.that(p50 < 20.0 * mean, || {
+            format!("{name}: p50 {p50} µs, mean {mean} µs")
+        });
+    }
+    assert!(seen.truth["total"] != Value::Null);
+    checks.done();
+}

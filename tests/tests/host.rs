@@ -1,0 +1,83 @@
+//! Hosts that lack something: the type information of the kernel, tracefs.
+
+use std::process::Command;
+
+use trainprof_tests::Workload;
+use trainprof_tests::env::{has_tool, root_test, skip, trainprof};
+use trainprof_tests::product::{Finished, finish};
+use trainprof_tests::workload::os;
+
+/// Runs `trainprof attach` for a moment in a mount namespace in which `before` was done.
+fn attach_after(name: &str, before: &str) -> Option<Finished> {
+    if !has_tool("unshare") {
+        skip(name, "needs unshare (util-linux)");
+        return None;
+    }
+    let workload = Workload::start("memcalls", os(&[&"5"]));
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-c"])
+        .arg(format!("{before} && exec \"$0\" \"$@\""))
+        .arg(trainprof())
+        .args(["attach", &workload.pid().to_string(), "-d", "500ms"])
+        .args(["-o", "/dev/null", "--json", "/dev/null"]);
+    Some(finish(command))
+}
+
+#[test]
+fn a_kernel_without_btf_is_refused_with_the_cure() {
+    let name = "a_kernel_without_btf_is_refused_with_the_cure";
+    let Some(_turn) = root_test(name) else { return };
+    let hide = "mount -t tmpfs none /sys/kernel/btf";
+    if let Some(ended) = attach_after(name, hide) {
+        ended.expect_failure(3, &["btf"]);
+    }
+}
+
+#[test]
+fn without_tracefs_it_works_or_says_why() {
+    let name = "without_tracefs_it_works_or_says_why";
+    let Some(_turn) = root_test(name) else { return };
+    // A file system that hides it even where it is mounted more than once.
+    let hide = "mount -t tmpfs none /sys/kernel/tracing && { ! [ -d /sys/kernel/debug/tracing ] || mount -t tmpfs none /sys/kernel/debug; }";
+    if let Some(ended) = attach_after(name, hide) {
+        assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+        if ended.code() != 0 {
+            ended.expect_failure(3, &["tracefs"]);
+        }
+    }
+}
+
+#[test]
+fn doctor_names_what_is_missing() {
+    let name = "doctor_names_what_is_missing";
+    let Some(_turn) = root_test(name) else { return };
+    let here = trainprof_tests::product::trainprof(["doctor"]);
+    assert!(!here.stderr.contains("panicked"), "{}", here.stderr);
+    assert_eq!(
+        here.code(),
+        0,
+        "this host can be watched:\n{}{}",
+        here.stdout,
+        here.stderr
+    );
+    if !has_tool("unshare") {
+        return skip(name, "needs unshare (util-linux)");
+    }
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "-m",
+            "sh",
+            "-c",
+            "mount -t tmpfs none /sys/kernel/btf && exec \"$0\" doctor",
+        ])
+        .arg(trainprof());
+    let ended = finish(command);
+    let said = (ended.stdout.clone() + &ended.stderr).to_lowercase();
+    assert!(
+        said.contains("btf"),
+        "doctor does not name the lack:\n{said}"
+    );
+    assert_ne!(ended.code(), 0, "doctor finds nothing wrong:\n{said}");
+}

@@ -1,0 +1,310 @@
+//! How a watch ends, what `run` passes on, and what is left in the kernel afterwards.
+
+use std::time::{Duration, Instant};
+
+use trainprof_tests::bpf;
+use trainprof_tests::env::root_test;
+use trainprof_tests::product::Watch;
+use trainprof_tests::report::u64_at;
+use trainprof_tests::workload::{os, program};
+use trainprof_tests::{Checks, Data, Workload};
+
+#[test]
+fn killing_trainprof_leaves_the_job_alone_and_no_probe_behind() {
+    let name = "killing_trainprof_leaves_the_job_alone_and_no_probe_behind";
+    let Some(_turn) = root_test(name) else { return };
+    let before = bpf::held();
+    let data = Data::new();
+    let files = data.files("a", 50, "", |i| 100 + i);
+    let mut workload = Workload::start("files", os(&[&"-r", &"200", &files]));
+    let watch = Watch::attach(workload.pid(), &[]);
+    assert!(
+        !bpf::held().since(&before).programs.is_empty(),
+        "probes are live while it watches"
+    );
+    workload.go();
+    watch.signal(libc::SIGKILL);
+    assert_eq!(watch.wait().code(), 128 + 9);
+    workload.wait_done();
+    assert!(workload.is_alive(), "the job goes on");
+    let truth = workload.finish();
+    assert_eq!(
+        u64_at(&truth, "/total/read/errors"),
+        0,
+        "the job is unharmed"
+    );
+    bpf::wait_until_gone(&before);
+}
+
+#[test]
+fn nothing_is_left_in_the_kernel_after_a_watch() {
+    let Some(_turn) = root_test("nothing_is_left_in_the_kernel_after_a_watch") else {
+        return;
+    };
+    let before = bpf::held();
+    let mut workload = Workload::start("memcalls", os(&[&"5"]));
+    let watch = Watch::attach(workload.pid(), &[]);
+    workload.go();
+    workload.wait_done();
+    assert_eq!(watch.stop().code(), 0);
+    bpf::wait_until_gone(&before);
+}
+
+#[test]
+fn signals_end_the_watch_and_not_the_job() {
+    let Some(_turn) = root_test("signals_end_the_watch_and_not_the_job") else {
+        return;
+    };
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut workload = Workload::start("memcalls", os(&[&"5"]));
+        let watch = Watch::attach(workload.pid(), &[]);
+        workload.go();
+        workload.wait_done();
+        watch.signal(signal);
+        let ended = watch.wait();
+        assert_eq!(ended.code(), 0, "signal {signal}:\n{}", ended.stderr);
+        assert!(
+            ended.stdout.len() > 100,
+            "signal {signal}: the report is printed: {:?}",
+            ended.stdout
+        );
+        assert!(ended.report().f64("/duration_s") > 0.0);
+        assert!(workload.is_alive(), "signal {signal} ended the job");
+        workload.finish();
+    }
+}
+
+#[test]
+fn a_duration_ends_the_watch() {
+    let Some(_turn) = root_test("a_duration_ends_the_watch") else {
+        return;
+    };
+    let mut workload = Workload::start("memcalls", os(&[&"5"]));
+    let watch = Watch::attach(workload.pid(), &os(&[&"-d", &"1500ms"]));
+    let started = Instant::now();
+    let ended = watch.wait();
+    let took = started.elapsed();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let mut checks = Checks::new();
+    checks.that(took > Duration::from_millis(1_400), || {
+        format!("ended after {took:?}")
+    });
+    checks.that(took < Duration::from_millis(4_000), || {
+        format!("ended only after {took:?}")
+    });
+    let seconds = ended.report().f64("/duration_s");
+    checks.that((1.45..2.0).contains(&seconds), || {
+        format!("duration_s {seconds}, asked for 1.5")
+    });
+    checks.that(workload.is_alive(), || "the job ended".into());
+    checks.done();
+}
+
+#[test]
+fn the_end_of_the_job_ends_the_watch() {
+    let Some(_turn) = root_test("the_end_of_the_job_ends_the_watch") else {
+        return;
+    };
+    let data = Data::new();
+    let files = data.files("a", 50, "", |i| 3_000 + i);
+    let mut workload = Workload::start("files", os(&[&files]));
+    let watch = Watch::attach(workload.pid(), &os(&[&"--top", &"1000"]));
+    workload.go();
+    workload.wait_done();
+    let truth = workload.finish();
+    let ended = watch.wait();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let report = ended.report();
+    let mut checks = Checks::new();
+    checks.nothing_lost(&report);
+    let total = &truth["total"];
+    checks.exact(
+        "reads",
+        u64_at(total, "/read/count"),
+        report.u64("/io/reads"),
+    );
+    checks.exact(
+        "opens",
+        u64_at(total, "/open/count"),
+        report.u64("/io/opens"),
+    );
+    checks.done();
+}
+
+#[test]
+fn two_watches_of_one_process_are_both_right() {
+    let Some(_turn) = root_test("two_watches_of_one_process_are_both_right") else {
+        return;
+    };
+    let data = Data::new();
+    let files = data.files("a", 100, "", |i| 3_000 + i);
+    let mut workload = Workload::start("files", os(&[&"-r", &"10", &files]));
+    let watches = [
+        Watch::attach(workload.pid(), &[]),
+        Watch::attach(workload.pid(), &[]),
+    ];
+    workload.go();
+    workload.wait_done();
+    let reports = watches.map(|watch| {
+        let ended = watch.stop();
+        assert_eq!(ended.code(), 0, "{}", ended.stderr);
+        ended.report()
+    });
+    let truth = workload.finish();
+    let mut checks = Checks::new();
+    for (which, report) in ["first", "second"].iter().zip(&reports) {
+        checks.nothing_lost(report);
+        let total = &truth["total"];
+        checks.exact(
+            &format!("{which}: reads"),
+            u64_at(total, "/read/count"),
+            report.u64("/io/reads"),
+        );
+        checks.exact(
+            &format!("{which}: bytes"),
+            u64_at(total, "/read/bytes"),
+            report.u64("/io/bytes_read"),
+        );
+    }
+    checks.done();
+}
+
+#[test]
+fn several_processes_in_one_watch() {
+    let Some(_turn) = root_test("several_processes_in_one_watch") else {
+        return;
+    };
+    let data = Data::new();
+    let (a, b) = (
+        data.files("a", 30, "", |i| 100 + i),
+        data.files("b", 40, "", |i| 200 + i),
+    );
+    let mut first = Workload::start("files", os(&[&a]));
+    let mut second = Workload::start("files", os(&[&b]));
+    let watch = Watch::attach(
+        first.pid(),
+        &os(&[&second.pid().to_string(), &"--top", &"1000"]),
+    );
+    for workload in [&mut first, &mut second] {
+        workload.go();
+        workload.wait_done();
+    }
+    let ended = watch.stop();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let report = ended.report();
+    let mut checks = Checks::new();
+    checks.nothing_lost(&report);
+    for (workload, folder) in [(first, &a), (second, &b)] {
+        let total = workload.finish()["total"].clone();
+        let (opens, reads) = (u64_at(&total, "/open/count"), u64_at(&total, "/read/count"));
+        checks.directory(
+            &report,
+            &folder.to_string_lossy(),
+            opens,
+            Some(reads),
+            u64_at(&total, "/read/bytes"),
+        );
+    }
+    checks.done();
+}
+
+#[test]
+fn run_passes_on_how_the_command_ended() {
+    let Some(_turn) = root_test("run_passes_on_how_the_command_ended") else {
+        return;
+    };
+    let sh = |script: &str| Watch::run(&[], &os(&[&"sh", &"-c", &script]), &[]).wait();
+    assert_eq!(sh("exit 0").code(), 0);
+    assert_eq!(sh("exit 7").code(), 7);
+    assert_eq!(sh("exit 255").code(), 255);
+    assert_eq!(sh("kill -TERM $$").code(), 128 + 15);
+    assert_eq!(sh("kill -KILL $$").code(), 128 + 9);
+    let ended = sh("echo from-the-job; echo to-stderr >&2; exit 3");
+    assert_eq!(ended.code(), 3);
+    assert!(ended.stdout.contains("from-the-job"), "{}", ended.stdout);
+    assert!(ended.stderr.contains("to-stderr"), "{}", ended.stderr);
+}
+
+#[test]
+fn run_sees_the_command_from_its_first_instruction() {
+    let Some(_turn) = root_test("run_sees_the_command_from_its_first_instruction") else {
+        return;
+    };
+    let data = Data::new();
+    let files = data.files("a", 60, "", |i| 5_000 + i);
+    let truth_path = data.path("truth.json");
+    let ended = Watch::run(
+        &os(&[&"--top", &"1000"]),
+        &os(&[&program("files"), &truth_path, &"-r", &"3", &files]),
+        &[("WL_NOGATE", "1")],
+    )
+    .wait();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let text = std::fs::read_to_string(&truth_path).expect("the ground truth");
+    let truth: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let report = ended.report();
+    let mut checks = Checks::new();
+    checks.nothing_lost(&report);
+    let total = &truth["total"];
+    // The workload lists its folder before it works and writes its truth after: both are in this window.
+    let opens = u64_at(total, "/open/count");
+    let (reads, bytes) = (u64_at(total, "/read/count"), u64_at(total, "/read/bytes"));
+    checks.directory(
+        &report,
+        &files.to_string_lossy(),
+        opens + 1,
+        Some(reads),
+        bytes,
+    );
+    checks.exact("bytes", bytes, report.u64("/io/bytes_read"));
+    checks.exact(
+        "bytes written",
+        text.len() as u64,
+        report.u64("/io/bytes_written"),
+    );
+    checks.done();
+}
+
+#[test]
+fn run_passes_signals_to_the_command() {
+    let Some(_turn) = root_test("run_passes_signals_to_the_command") else {
+        return;
+    };
+    let script = "trap 'exit 42' TERM; trap 'exit 43' USR1; while :; do sleep 0.05; done";
+    for (signal, code) in [(libc::SIGTERM, 42), (libc::SIGUSR1, 43)] {
+        let mut watch = Watch::run(&[], &os(&[&"sh", &"-c", &script]), &[]);
+        watch.wait_watching();
+        std::thread::sleep(Duration::from_millis(300));
+        watch.signal(signal);
+        let ended = watch.wait();
+        assert_eq!(ended.code(), code, "signal {signal}:\n{}", ended.stderr);
+        assert!(
+            ended.report().f64("/duration_s") > 0.0,
+            "the report is still written"
+        );
+    }
+}
+
+#[test]
+fn attaching_is_quick() {
+    let Some(_turn) = root_test("attaching_is_quick") else {
+        return;
+    };
+    let workload = Workload::start("memcalls", os(&[&"5"]));
+    let mut times: Vec<Duration> = (0..5)
+        .map(|_| {
+            let watch = Watch::attach(workload.pid(), &[]);
+            let took = watch.attach_time;
+            watch.stop();
+            took
+        })
+        .collect();
+    times.sort();
+    eprintln!("attach to watching: {times:?}");
+    let limit = Duration::from_millis(if trainprof_tests::env::in_vm() {
+        15_000
+    } else {
+        500
+    });
+    assert!(times[2] <= limit, "median of {times:?} is over {limit:?}");
+}

@@ -1,0 +1,123 @@
+//! Files read through memory maps and io_uring, where no read call is made.
+
+use trainprof_tests::env::{root_test, skip};
+use trainprof_tests::report::u64_at;
+use trainprof_tests::workload::os;
+use trainprof_tests::{Checks, Data, Observed, Workload, observe, observe_with};
+
+fn check_map(seen: &Observed) -> Checks {
+    let mut checks = Checks::new();
+    let Observed { truth, report, .. } = seen;
+    checks.nothing_lost(report);
+    checks.operation(report, "open", &truth["total"]["open"], false);
+    checks.operation(report, "stat", &truth["total"]["stat"], false);
+    checks.operation(report, "close", &truth["total"]["close"], false);
+    checks.exact(
+        "maps",
+        u64_at(truth, "/maps"),
+        report.u64("/io/operations/mmap/count"),
+    );
+    checks.exact(
+        "mapped bytes",
+        u64_at(truth, "/mapped_bytes"),
+        report.u64("/io/operations/mmap/bytes"),
+    );
+    checks.exact("reads", 0, report.u64("/io/reads"));
+    let process = report
+        .process(u64_at(truth, "/pid"))
+        .expect("a row of the process");
+    checks.exact(
+        "minor faults",
+        u64_at(truth, "/faults/minor"),
+        u64_at(process, "/faults/minor"),
+    );
+    checks.exact(
+        "major faults",
+        u64_at(truth, "/faults/major"),
+        u64_at(process, "/faults/major"),
+    );
+    checks
+}
+
+#[test]
+fn faults_on_cached_maps_are_minor() {
+    let Some(_turn) = root_test("faults_on_cached_maps_are_minor") else {
+        return;
+    };
+    let data = Data::new();
+    let folder = data.files("maps", 5, "npy", |i| (1 << 20) + 4_096 * i + 17);
+    let files: Vec<_> = (0..5)
+        .map(|i| folder.join(format!("{i}.npy")).into_os_string())
+        .collect();
+    let seen = observe("mmapread", &files);
+    check_map(&seen).done();
+}
+
+#[test]
+fn each_cold_page_is_a_major_fault() {
+    let name = "each_cold_page_is_a_major_fault";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    if !data.on_device() {
+        return skip(
+            name,
+            "the test folder is in memory; name another in TRAINPROF_TEST_DIR",
+        );
+    }
+    let folder = data.files("maps", 2, "npy", |_| 4 << 20);
+    let seen = observe(
+        "mmapread",
+        &os(&[&"-c", &folder.join("0.npy"), &folder.join("1.npy")]),
+    );
+    let mut checks = check_map(&seen);
+    let major = u64_at(&seen.truth, "/faults/major");
+    assert!(
+        major >= 1_000,
+        "the workload caused only {major} major faults"
+    );
+    checks.exact(
+        "fault operations",
+        major,
+        seen.report.u64("/io/operations/fault/count"),
+    );
+    checks.done();
+}
+
+#[test]
+fn io_uring_reads_count_as_reads() {
+    let name = "io_uring_reads_count_as_reads";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    let folder = data.files("ring", 4, "tfrecord", |i| 1_000_000 + 333 * i);
+    let paths: Vec<_> = (0..4)
+        .map(|i| folder.join(format!("{i}.tfrecord")))
+        .collect();
+    for option in ["-q8", "-f", "-c"] {
+        eprintln!("option {option}");
+        if option == "-c" && !data.on_device() {
+            continue;
+        }
+        let mut args = os(&[&option]);
+        args.extend(paths.iter().map(|path| path.clone().into_os_string()));
+        let workload = Workload::start("iouring", &args);
+        let pid = workload.pid();
+        let seen = observe_with(workload, pid, &[]);
+        let Observed { truth, report, .. } = &seen;
+        let mut checks = Checks::new();
+        checks.nothing_lost(report);
+        checks.operation(report, "open", &truth["total"]["open"], false);
+        checks.exact(
+            "reads",
+            u64_at(truth, "/uring/count"),
+            report.u64("/io/reads"),
+        );
+        checks.exact(
+            "bytes",
+            u64_at(truth, "/uring/bytes"),
+            report.u64("/io/bytes_read"),
+        );
+        let (reads, bytes) = (u64_at(truth, "/uring/count"), u64_at(truth, "/uring/bytes"));
+        checks.directory(report, &folder.to_string_lossy(), 4, Some(reads), bytes);
+        checks.done();
+    }
+}

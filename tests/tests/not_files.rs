@@ -1,0 +1,76 @@
+//! Pipes, sockets, shared memory, /proc and devices are kept apart from files; memory calls are counted.
+
+use trainprof_tests::env::root_test;
+use trainprof_tests::report::u64_at;
+use trainprof_tests::workload::os;
+use trainprof_tests::{Checks, Observed, observe};
+
+#[test]
+fn what_is_no_file_is_not_counted_as_one() {
+    let Some(_turn) = root_test("what_is_no_file_is_not_counted_as_one") else {
+        return;
+    };
+    let seen = observe("pipesock", &os(&[&"200"]));
+    let Observed { truth, report, .. } = &seen;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    for member in ["opens", "reads", "writes", "bytes_read", "bytes_written"] {
+        checks.exact(
+            &format!("io.{member}"),
+            0,
+            report.u64(&format!("/io/{member}")),
+        );
+    }
+    for class in ["pipe", "socket", "shm", "proc", "device", "anon"] {
+        for member in ["reads", "writes", "bytes_read", "bytes_written"] {
+            checks.exact(
+                &format!("{class} {member}"),
+                u64_at(&truth["other"][class], &format!("/{member}")),
+                report.u64(&format!("/io/other/{class}/{member}")),
+            );
+        }
+    }
+    checks.done();
+}
+
+#[test]
+fn memory_calls_and_faults_are_exact() {
+    let Some(_turn) = root_test("memory_calls_and_faults_are_exact") else {
+        return;
+    };
+    let seen = observe("memcalls", &os(&[&"60"]));
+    let Observed { truth, report, .. } = &seen;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    for call in ["mmap", "munmap", "brk", "madvise", "mremap"] {
+        let counted = &truth["calls"][call];
+        let at = format!("/memory/calls/{call}");
+        checks.exact(
+            &format!("{call} count"),
+            u64_at(counted, "/count"),
+            report.u64(&format!("{at}/count")),
+        );
+        // What a moved break or a grown map amounts to cannot be read from one call's arguments.
+        if matches!(call, "mmap" | "munmap" | "madvise") {
+            checks.exact(
+                &format!("{call} bytes"),
+                u64_at(counted, "/bytes"),
+                report.u64(&format!("{at}/bytes")),
+            );
+        }
+    }
+    let process = report
+        .process(u64_at(truth, "/pid"))
+        .expect("a row of the process");
+    checks.exact(
+        "minor faults",
+        u64_at(truth, "/faults/minor"),
+        u64_at(process, "/faults/minor"),
+    );
+    checks.exact(
+        "major faults",
+        u64_at(truth, "/faults/major"),
+        u64_at(process, "/faults/major"),
+    );
+    checks.done();
+}

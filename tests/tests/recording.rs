@@ -1,0 +1,255 @@
+//! Recordings: replayed to the same report, private, and safe when the disk is full.
+
+use std::ffi::{CString, OsString};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use trainprof_tests::env::root_test;
+use trainprof_tests::product::{Watch, trainprof};
+use trainprof_tests::report::u64_at;
+use trainprof_tests::workload::os;
+use trainprof_tests::{Checks, Data, Finished, Workload};
+
+fn same_bytes(live: &Finished) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let again = folder.path().join("again.json");
+    let to_stdout = trainprof(os(&[
+        &"report",
+        &live.recording,
+        &"--format",
+        &"json",
+        &"--top",
+        &"1000",
+    ]));
+    assert_eq!(to_stdout.code(), 0, "{}", to_stdout.stderr);
+    assert_same(
+        &live.json,
+        to_stdout.stdout.as_bytes(),
+        "report --format json",
+    );
+    let to_file = trainprof(os(&[
+        &"report",
+        &live.recording,
+        &"--json",
+        &again,
+        &"--top",
+        &"1000",
+    ]));
+    assert_eq!(to_file.code(), 0, "{}", to_file.stderr);
+    assert_same(
+        &live.json,
+        &fs::read(&again).expect("the report"),
+        "report --json",
+    );
+    let text = trainprof(os(&[&"report", &live.recording, &"--top", &"1000"]));
+    assert_same(
+        live.stdout.as_bytes(),
+        text.stdout.as_bytes(),
+        "the text report",
+    );
+}
+
+fn assert_same(live: &[u8], replayed: &[u8], what: &str) {
+    if live == replayed {
+        return;
+    }
+    let (live, replayed) = (
+        String::from_utf8_lossy(live),
+        String::from_utf8_lossy(replayed),
+    );
+    let at = live
+        .bytes()
+        .zip(replayed.bytes())
+        .take_while(|(a, b)| a == b)
+        .count();
+    let around =
+        |text: &str| -> String { text.chars().skip(at.saturating_sub(80)).take(200).collect() };
+    panic!(
+        "{what} differs from the live one at byte {at}:\nlive:     {}\nreplayed: {}",
+        around(&live),
+        around(&replayed)
+    );
+}
+
+fn watched(name: &str, args: &[OsString], extra: &[OsString]) -> Finished {
+    let mut workload = Workload::start(name, args);
+    let mut options = os(&[&"--top", &"1000"]);
+    options.extend_from_slice(extra);
+    let watch = Watch::attach(workload.pid(), &options);
+    workload.go();
+    workload.wait_done();
+    let ended = watch.stop();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    ended
+}
+
+#[test]
+fn the_replayed_report_is_the_live_one_byte_for_byte() {
+    let Some(_turn) = root_test("the_replayed_report_is_the_live_one_byte_for_byte") else {
+        return;
+    };
+    let data = Data::new();
+    let a = data.files("a", 100, "jpg", |i| 1_000 + i);
+    same_bytes(&watched("files", &os(&[&"-l", &"-e", &"-s", &a]), &[]));
+    same_bytes(&watched("sleeper", &[], &[]));
+    for way in [
+        "fork", "grand", "exec", "short", "thread", "texec", "vfork", "orphan",
+    ] {
+        data.files(&format!("ways/{way}"), 2, "", |n| 900 + n);
+    }
+    same_bytes(&watched("forker", &os(&[&data.path("ways"), &"20"]), &[]));
+}
+
+#[test]
+fn recordings_and_reports_are_private() {
+    let Some(_turn) = root_test("recordings_and_reports_are_private") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (rec, json) = (folder.path().join("x.rec"), folder.path().join("x.json"));
+    watched("memcalls", &[], &os(&[&"-o", &rec, &"--json", &json]));
+    for path in [&rec, &json] {
+        let mode = fs::metadata(path).expect("the file").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{} has mode {mode:o}", path.display());
+    }
+    // A link in its place is not followed to somebody else's file... it is the user's own business;
+    // but a file that was open to all does not stay so.
+    fs::set_permissions(&rec, fs::Permissions::from_mode(0o644)).expect("permissions");
+    watched("memcalls", &[], &os(&[&"-o", &rec]));
+    let mode = fs::metadata(&rec).expect("the file").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600, "an overwritten recording has mode {mode:o}");
+}
+
+/// A file system of a few pages.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(at: &Path, bytes: usize) -> Self {
+        fs::create_dir_all(at).expect("a mount point");
+        let c = |text: &str| CString::new(text).expect("no NUL");
+        let (kind, target, data) = (
+            c("tmpfs"),
+            c(&at.to_string_lossy()),
+            c(&format!("size={bytes},mode=0755")),
+        );
+        // SAFETY: all pointers are NUL-terminated strings that live through the call.
+        let rc = unsafe {
+            libc::mount(
+                kind.as_ptr(),
+                target.as_ptr(),
+                kind.as_ptr(),
+                0,
+                data.as_ptr().cast(),
+            )
+        };
+        assert_eq!(rc, 0, "mount: {}", std::io::Error::last_os_error());
+        Self(at.to_path_buf())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let target = CString::new(self.0.to_string_lossy().as_bytes()).expect("no NUL");
+        // SAFETY: a NUL-terminated string that lives through the call.
+        unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+#[test]
+fn a_full_disk_costs_the_recording_and_nothing_else() {
+    let Some(_turn) = root_test("a_full_disk_costs_the_recording_and_nothing_else") else {
+        return;
+    };
+    let data = Data::new();
+    for size in [256 << 10, 4 << 10] {
+        let disk = SmallDisk::mount(&data.path("disk"), size);
+        // What the recording does not need any more is gone before it starts.
+        let filler = disk.0.join("filler");
+        let _ = fs::write(&filler, vec![1; size.saturating_sub(4096)]);
+        let files = data.files("a", 400, "jpg", |i| 2_000 + i);
+        let mut workload = Workload::start("files", os(&[&"-r", &"20", &files]));
+        let recording = disk.0.join("x.rec");
+        let watch = Watch::attach(workload.pid(), &os(&[&"-o", &recording, &"--top", &"1000"]));
+        workload.go();
+        workload.wait_done();
+        let ended = watch.stop();
+        assert!(workload.is_alive(), "the job is unharmed");
+        let truth = workload.finish();
+        assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+        assert!(
+            ended.stdout.len() > 100,
+            "the text report is printed: {:?}\n{}",
+            ended.stdout,
+            ended.stderr
+        );
+        let said = ended.stderr.to_lowercase();
+        assert!(
+            said.contains("space") || said.contains("full"),
+            "it is said that the disk is full:\n{}",
+            ended.stderr
+        );
+        let mut checks = Checks::new();
+        let report = ended.report();
+        checks.nothing_lost(&report);
+        checks.exact(
+            "reads",
+            u64_at(&truth, "/total/read/count"),
+            report.u64("/io/reads"),
+        );
+        checks.exact(
+            "bytes",
+            u64_at(&truth, "/total/read/bytes"),
+            report.u64("/io/bytes_read"),
+        );
+        checks.done();
+        // What was written before the disk was full is readable, or is refused in words.
+        let replay = trainprof(os(&[&"report", &recording]));
+        assert!(
+            matches!(replay.code(), 0 | 2),
+            "exit status {}:\n{}",
+            replay.code(),
+            replay.stderr
+        );
+        assert!(!replay.stderr.contains("panicked"), "{}", replay.stderr);
+    }
+}
+
+#[test]
+fn a_recording_of_a_killed_trainprof_is_readable() {
+    let Some(_turn) = root_test("a_recording_of_a_killed_trainprof_is_readable") else {
+        return;
+    };
+    let data = Data::new();
+    let files = data.files("a", 200, "jpg", |i| 2_000 + i);
+    let recording = data.path("killed.rec");
+    let mut workload = Workload::start("files", os(&[&"-r", &"50", &files]));
+    let watch = Watch::attach(workload.pid(), &os(&[&"-o", &recording]));
+    workload.go();
+    workload.wait_done();
+    // Long enough for at least one drain to reach the file.
+    std::thread::sleep(std::time::Duration::from_millis(2_500));
+    watch.signal(libc::SIGKILL);
+    assert_eq!(watch.wait().code(), 128 + 9);
+    let truth = workload.finish();
+    let replay = trainprof(os(&[&"report", &recording, &"--format", &"json"]));
+    assert_eq!(replay.code(), 0, "{}", replay.stderr);
+    let report = trainprof_tests::Report::parse(&replay.stdout);
+    let mut checks = Checks::new();
+    // The work was over seconds before the kill: all of it is in whole blocks.
+    checks.exact(
+        "reads",
+        u64_at(&truth, "/total/read/count"),
+        report.u64("/io/reads"),
+    );
+    checks.that(
+        report.at("/coverage").to_string().contains("incomplete"),
+        || {
+            format!(
+                "coverage does not say that the recording is incomplete: {}",
+                report.at("/coverage")
+            )
+        },
+    );
+    checks.done();
+}

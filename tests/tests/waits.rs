@@ -1,0 +1,158 @@
+//! Waits by kind, length and waker, time on the CPU, and time spent runnable.
+
+use serde_json::Value;
+use trainprof_tests::env::root_test;
+use trainprof_tests::report::{f64_at, u64_at};
+use trainprof_tests::workload::os;
+use trainprof_tests::{Checks, Observed, observe};
+
+fn text<'a>(value: &'a Value, member: &str) -> &'a str {
+    value[member].as_str().unwrap_or_default()
+}
+
+#[test]
+fn waits_have_their_kind_length_and_waker() {
+    let Some(_turn) = root_test("waits_have_their_kind_length_and_waker") else {
+        return;
+    };
+    let seen = observe("sleeper", &os(&[&"2"]));
+    let Observed { truth, report, .. } = &seen;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    let threads = truth["threads"].as_array().expect("threads of the truth");
+    for thread in threads {
+        let (name, kind) = (text(thread, "name"), text(thread, "kind"));
+        let Some(row) = report.thread(u64_at(thread, "/tid")) else {
+            checks.that(false, || format!("{name}: no row of the thread"));
+            continue;
+        };
+        checks.that(text(row, "name") == name, || {
+            format!("{name} is called {}", row["name"])
+        });
+        checks.exact(
+            &format!("{name} pid"),
+            u64_at(thread, "/pid"),
+            u64_at(row, "/pid"),
+        );
+        checks.near(
+            &format!("{name} on CPU"),
+            f64_at(thread, "/cpu_s"),
+            f64_at(row, "/on_cpu_s"),
+        );
+        if kind.is_empty() {
+            continue;
+        }
+        let waits: Vec<&Value> = row["waits"]
+            .as_array()
+            .map(|waits| {
+                waits
+                    .iter()
+                    .filter(|wait| text(wait, "kind") == kind)
+                    .collect()
+            })
+            .unwrap_or_default();
+        checks.that(!waits.is_empty(), || {
+            format!("{name}: no wait of kind {kind} in {}", row["waits"])
+        });
+        let count: u64 = waits.iter().map(|wait| u64_at(wait, "/count")).sum();
+        // Measured from outside the call: until woken, and until on a CPU again.
+        let seconds: f64 = waits
+            .iter()
+            .map(|wait| f64_at(wait, "/seconds") + f64_at(wait, "/runnable_s"))
+            .sum();
+        // A thread that was late finds its message there and need not wait for it: no more than counted.
+        let truth_count = u64_at(thread, "/count");
+        checks.that(count <= truth_count + 1 && count + 2 >= truth_count, || {
+            format!("{name}: {count} waits of kind {kind}, truth {truth_count}")
+        });
+        checks.near(
+            &format!("{name} {kind}"),
+            f64_at(thread, "/seconds"),
+            seconds,
+        );
+        check_waker(&mut checks, threads, thread, &waits);
+    }
+    checks.done();
+}
+
+/// Nearly all of the time must be ended by the waker of the truth.
+fn check_waker(checks: &mut Checks, threads: &[Value], thread: &Value, waits: &[&Value]) {
+    let (name, waker) = (text(thread, "name"), text(thread, "waker"));
+    if waker.is_empty() {
+        return;
+    }
+    let expected = threads.iter().find(|other| text(other, "name") == waker);
+    let right = |wait: &&&Value| match expected {
+        None => text(&wait["waker"], "kind") == waker,
+        Some(by) => text(&wait["waker"], "kind") == "thread" && wait["waker"]["tid"] == by["tid"],
+    };
+    let total: u64 = waits.iter().map(|wait| u64_at(wait, "/count")).sum();
+    let good: u64 = waits
+        .iter()
+        .filter(right)
+        .map(|wait| u64_at(wait, "/count"))
+        .sum();
+    checks.that(good * 20 >= total * 19, || {
+        format!(
+            "{name}: {good} of {total} waits ended by {waker}; {}",
+            Value::from_iter(waits.iter().copied().cloned())
+        )
+    });
+}
+
+#[test]
+fn runnable_time_is_the_schedulers_own() {
+    let Some(_turn) = root_test("runnable_time_is_the_schedulers_own") else {
+        return;
+    };
+    let seen = observe("contend", &os(&[&"4", &"2"]));
+    let Observed { truth, report, .. } = &seen;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    for thread in truth["threads"].as_array().expect("threads of the truth") {
+        let name = text(thread, "name");
+        let Some(row) = report.thread(u64_at(thread, "/tid")) else {
+            checks.that(false, || format!("{name}: no row of the thread"));
+            continue;
+        };
+        checks.near(
+            &format!("{name} on CPU"),
+            f64_at(thread, "/on_cpu_s"),
+            f64_at(row, "/on_cpu_s"),
+        );
+        checks.near(
+            &format!("{name} runnable"),
+            f64_at(thread, "/runnable_s"),
+            f64_at(row, "/runnable_s"),
+        );
+        let unseen = f64_at(row, "/unseen_s");
+        checks.that(unseen < 0.01, || {
+            format!("{name}: {unseen} s unseen, though it began in the window")
+        });
+    }
+    checks.done();
+}
+
+#[test]
+fn a_threads_time_adds_up_to_the_window() {
+    let Some(_turn) = root_test("a_threads_time_adds_up_to_the_window") else {
+        return;
+    };
+    let seen = observe("sleeper", &os(&[&"2"]));
+    let report = &seen.report;
+    let main = report
+        .thread(u64_at(&seen.truth, "/pid"))
+        .expect("a row of the main thread");
+    let sum: f64 = ["on_cpu_s", "runnable_s", "wait_s", "unseen_s"]
+        .iter()
+        .map(|member| f64_at(main, &format!("/{member}")))
+        .sum();
+    let mut checks = Checks::new();
+    // The thread lived through the whole window, which it began blocked at its start gate.
+    checks.near(
+        "sum of the main thread's states",
+        report.f64("/duration_s"),
+        sum,
+    );
+    checks.done();
+}

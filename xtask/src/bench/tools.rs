@@ -1,0 +1,214 @@
+//! The tools that are compared. Each attaches to a running job and is live before the job works.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tool {
+    Bare,
+    Trainprof,
+    Bpftrace,
+    Strace,
+}
+
+impl Tool {
+    pub const ALL: [Self; 4] = [Self::Bare, Self::Trainprof, Self::Bpftrace, Self::Strace];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Trainprof => "trainprof",
+            Self::Bpftrace => "bpftrace",
+            Self::Strace => "strace",
+        }
+    }
+
+    /// The command line as the report of the benchmark shows it.
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::Bare => "nothing attached",
+            Self::Trainprof => "`trainprof attach PID -o REC --json FILE`",
+            Self::Bpftrace => "`bpftrace xtask/bench/loader.bt PID`",
+            Self::Strace => "`strace -f -c -p PID`",
+        }
+    }
+
+    pub fn version(self) -> Option<String> {
+        let output = match self {
+            Self::Bare | Self::Trainprof => return None,
+            Self::Bpftrace => Command::new("bpftrace").arg("--version").output(),
+            Self::Strace => Command::new("strace").arg("-V").output(),
+        };
+        let text = String::from_utf8(output.ok()?.stdout).ok()?;
+        text.lines().next().map(str::to_owned)
+    }
+}
+
+/// Where things are.
+pub struct Paths {
+    pub trainprof: PathBuf,
+    pub script: PathBuf,
+    pub scratch: PathBuf,
+}
+
+/// A tool that watches.
+pub struct Attached {
+    child: Child,
+    json: Option<PathBuf>,
+    attach: Duration,
+}
+
+/// What a tool itself used.
+#[derive(Clone, Debug, Default)]
+pub struct Used {
+    /// From its start until it said that it watches.
+    pub attach_s: f64,
+    pub cpu_s: f64,
+    pub rss_max_bytes: f64,
+    /// Its report, where it writes one.
+    pub report: Option<Value>,
+}
+
+impl Attached {
+    /// Starts a tool and returns when it watches. `None`: nothing to start.
+    pub fn start(tool: Tool, pid: u32, paths: &Paths) -> Result<Option<Self>> {
+        let started = Instant::now();
+        let log = paths.scratch.join(format!("{}.log", tool.name()));
+        let mut json = None;
+        // What marks in its standard error or output that the tool is live.
+        let (mut command, sign, on_stdout) = match tool {
+            Tool::Bare => return Ok(None),
+            Tool::Trainprof => {
+                let path = paths.scratch.join("report.json");
+                let _ = std::fs::remove_file(&path);
+                let mut command = Command::new(&paths.trainprof);
+                command.arg("attach").arg(pid.to_string());
+                command
+                    .arg("-o")
+                    .arg(paths.scratch.join("bench.rec"))
+                    .arg("--json")
+                    .arg(&path);
+                json = Some(path);
+                (command, "trainprof: watching", false)
+            }
+            Tool::Bpftrace => {
+                let mut command = Command::new("bpftrace");
+                command.arg(&paths.script).arg(pid.to_string());
+                // The head of a path that names its directory, and enough keys for every file.
+                command
+                    .env("BPFTRACE_STRLEN", "64")
+                    .env("BPFTRACE_MAP_KEYS_MAX", "65536");
+                (command, "watching", true)
+            }
+            Tool::Strace => {
+                let mut command = Command::new("strace");
+                command
+                    .args(["-f", "-c", "-o"])
+                    .arg(paths.scratch.join("strace.out"));
+                command.arg("-p").arg(pid.to_string());
+                (command, "attached", false)
+            }
+        };
+        let other = File::create(&log)?;
+        command.stdin(Stdio::null());
+        if on_stdout {
+            command.stdout(Stdio::piped()).stderr(other);
+        } else {
+            command.stderr(Stdio::piped()).stdout(other);
+        }
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", tool.name()))?;
+        let lines: Box<dyn BufRead + Send> = match (child.stdout.take(), child.stderr.take()) {
+            (Some(out), _) => Box::new(BufReader::new(out)),
+            (_, Some(err)) => Box::new(BufReader::new(err)),
+            _ => bail!("no pipe"),
+        };
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            // Reads on after the sign, so that the tool never blocks on a full pipe.
+            for line in lines.lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let mut said = Vec::new();
+        while !said.last().is_some_and(|line: &String| line.contains(sign)) {
+            match receiver.recv_timeout(Duration::from_secs(30)) {
+                Ok(line) => said.push(line),
+                Err(_) => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    bail!(
+                        "{} never said that it watches:\n{}",
+                        tool.name(),
+                        said.join("\n")
+                    );
+                }
+            }
+        }
+        let attach = started.elapsed();
+        Ok(Some(Self {
+            child,
+            json,
+            attach,
+        }))
+    }
+
+    /// Ends the tool as Ctrl-C does and tells what it used.
+    pub fn stop(self) -> Result<Used> {
+        let pid = self.child.id() as i32;
+        // SAFETY: kill has no memory preconditions; the child was not waited for, so the pid is its own.
+        unsafe { libc::kill(pid, libc::SIGINT) };
+        let mut status = 0;
+        let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: both pointers are valid for writes; rusage is plain data, so zeroed memory is a value.
+        let usage = unsafe {
+            if libc::wait4(pid, &mut status, 0, usage.as_mut_ptr()) != pid {
+                return Err(std::io::Error::last_os_error()).context("wait4");
+            }
+            usage.assume_init()
+        };
+        let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+        let report = self.json.as_deref().map(read_json).transpose()?;
+        Ok(Used {
+            attach_s: self.attach.as_secs_f64(),
+            cpu_s: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+            rss_max_bytes: usage.ru_maxrss as f64 * 1024.0,
+            report,
+        })
+    }
+}
+
+fn read_json(path: &Path) -> Result<Value> {
+    let text = std::fs::read(path).with_context(|| format!("no report {}", path.display()))?;
+    serde_json::from_slice(&text).context("the report is not JSON")
+}
+
+/// Whether a program is on the path.
+pub fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|paths| {
+        std::env::split_paths(&paths).any(|folder| folder.join(program).is_file())
+    })
+}
+
+/// A Python with PyTorch and Pillow.
+pub fn python() -> Option<OsString> {
+    let named = std::env::var_os("TRAINPROF_PYTHON");
+    let known = ["/usr/bin/python3", "python3"].map(OsString::from);
+    named.into_iter().chain(known).find(|python| {
+        Command::new(python)
+            .args(["-c", "import torch, PIL, numpy"])
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    })
+}
