@@ -1,5 +1,6 @@
 //! The project's chores: `cargo xtask --help`.
 
+mod bench;
 mod cmd;
 mod cpio;
 mod demo;
@@ -24,6 +25,11 @@ enum Task {
     Test(test::Args),
     /// Watch a real PyTorch training job and print the report
     Demo,
+    /// Measure what watching costs: `cargo xtask bench overhead --help`
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
 }
 
 fn main() -> Result<()> {
@@ -32,5 +38,6 @@ fn main() -> Result<()> {
         Task::Setup(args) => setup::main(&args),
         Task::Test(args) => test::main(&args),
         Task::Demo => demo::main(),
+        Task::Bench { args } => bench::run(&args),
     }
 }
