@@ -18,7 +18,7 @@ pub enum Loss {
     FilesetsFull = 5,
     /// A system call's exit without its entry.
     UnmatchedExit = 6,
-    /// A thread was switched in while it was believed to run, or the other way round.
+    /// A switch of a thread was not shown by the kernel, and its account of CPU time could not fill the gap.
     UnmatchedSwitch = 7,
     /// A descriptor could not be resolved to an object.
     UnresolvedFd = 8,

@@ -61,6 +61,7 @@ offsets! {
     mm_brk: "mm_struct" "brk";
     task_min_flt: "task_struct" "min_flt";
     task_maj_flt: "task_struct" "maj_flt";
+    task_exec_ns: "task_struct" "se.sum_exec_runtime";
     task_read_bytes: "task_struct" "ioac.read_bytes";
     task_write_bytes: "task_struct" "ioac.write_bytes";
     files_fdt: "files_struct" "fdt";

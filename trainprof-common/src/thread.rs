@@ -131,13 +131,15 @@ pub struct ThreadState {
     pub fault_object: Object,
     /// When the thread began to be followed.
     pub followed_since: u64,
+    /// The kernel's own account of its CPU time (`sum_exec_runtime`, ns) at the last switch.
+    pub exec_seen: u64,
     /// Page faults and storage bytes when the thread began to be followed.
     pub base: TaskCounters,
     pub fds: [CachedFd; FD_CACHE],
 }
 crate::wire!(
     ThreadState,
-    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 24 + 8 + 32 + 40 * FD_CACHE
+    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 24 + 8 + 8 + 32 + 40 * FD_CACHE
 );
 
 /// Counters that the kernel keeps for every thread anyway.

@@ -59,7 +59,12 @@ fn add_operation(map: &HashMap<OpKey, OpCell>, key: OpKey, done: &Done) {
         cell.ns += done.ns;
         return;
     }
-    let cell = OpCell { count: 1, errors: u64::from(done.failed), bytes: done.bytes, ns: done.ns };
+    let cell = OpCell {
+        count: 1,
+        errors: u64::from(done.failed),
+        bytes: done.bytes,
+        ns: done.ns,
+    };
     if map.insert(key, &cell, u64::from(BPF_NOEXIST)).is_err() {
         emit::lost(Loss::OpCellsFull);
         let _ = NO_FILESET;
@@ -116,7 +121,13 @@ pub fn wait(key: WaitKey, wait_ns: u64, runnable_ns: u64, iowait: bool) {
 }
 
 #[inline(always)]
-fn add_wait(map: &HashMap<WaitKey, WaitCell>, key: WaitKey, wait_ns: u64, runnable_ns: u64, iowait: bool) {
+fn add_wait(
+    map: &HashMap<WaitKey, WaitCell>,
+    key: WaitKey,
+    wait_ns: u64,
+    runnable_ns: u64,
+    iowait: bool,
+) {
     let iowait_ns = if iowait { wait_ns } else { 0 };
     if let Some(cell) = map.get_ptr_mut(key) {
         // SAFETY: one writer per key.
@@ -130,7 +141,13 @@ fn add_wait(map: &HashMap<WaitKey, WaitCell>, key: WaitKey, wait_ns: u64, runnab
         }
         return;
     }
-    let cell = WaitCell { count: 1, wait_ns, runnable_ns, iowait_ns, max_ns: wait_ns };
+    let cell = WaitCell {
+        count: 1,
+        wait_ns,
+        runnable_ns,
+        iowait_ns,
+        max_ns: wait_ns,
+    };
     if map.insert(key, &cell, u64::from(BPF_NOEXIST)).is_err() {
         emit::lost(Loss::WaitCellsFull);
     }
@@ -147,13 +164,20 @@ pub fn faults(done: &Done, object: &Object, count: u32) {
         class: object.class as u8,
         pad: 0,
     };
-    let map = if control(Control::EPOCH) != 0 { &OPS_B } else { &OPS_A };
+    let map = if control(Control::EPOCH) != 0 {
+        &OPS_B
+    } else {
+        &OPS_A
+    };
     if let Some(cell) = map.get_ptr_mut(key) {
         // SAFETY: one writer per key.
         unsafe { (*cell).count += u64::from(count) };
         return;
     }
-    let cell = OpCell { count: u64::from(count), ..OpCell::default() };
+    let cell = OpCell {
+        count: u64::from(count),
+        ..OpCell::default()
+    };
     if map.insert(key, &cell, u64::from(BPF_NOEXIST)).is_err() {
         emit::lost(Loss::OpCellsFull);
     }

@@ -35,8 +35,12 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
         }
     }
     // SAFETY: a typed argument.
-    let (mapping, flags): (u64, u64) =
-        unsafe { (member(folio, offset!(folio_mapping)), peek(folio as u64, offset!(folio_flags)).unwrap_or(0)) };
+    let (mapping, flags): (u64, u64) = unsafe {
+        (
+            member(folio, offset!(folio_mapping)),
+            peek(folio as u64, offset!(folio_flags)).unwrap_or(0),
+        )
+    };
     let inode: u64 = peek(mapping, offset!(mapping_host)).unwrap_or(0);
     if inode == 0 {
         return 0;
@@ -48,7 +52,9 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     let head = fact!(page_head_bit);
     let mut pages = 1;
     if head != MISSING && flags >> (head & 63) & 1 != 0 {
-        pages = peek::<u32>(folio as u64, offset!(folio_nr_pages)).unwrap_or(1).max(1);
+        pages = peek::<u32>(folio as u64, offset!(folio_nr_pages))
+            .unwrap_or(1)
+            .max(1);
     }
     let page_size = fact!(page_size);
     let done = Done {

@@ -64,7 +64,10 @@ pub fn sys_enter(ctx: BtfTracePointContext) -> u32 {
 /// `regs` is a typed `struct pt_regs` pointer.
 #[inline(always)]
 unsafe fn target(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_void) -> Object {
-    let memory = Object { class: Class::Memory as u32, ..Object::default() };
+    let memory = Object {
+        class: Class::Memory as u32,
+        ..Object::default()
+    };
     // SAFETY: as promised by the caller.
     unsafe {
         if info.op == Op::Mmap as u8 && syscall_arg(regs, MMAP_FLAGS) & MAP_ANONYMOUS != 0 {
@@ -72,7 +75,10 @@ unsafe fn target(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_voi
         }
         if info.fd == NO_ARG {
             return match info.op {
-                op if op == Op::Brk as u8 => Object { id: program_break(), ..memory },
+                op if op == Op::Brk as u8 => Object {
+                    id: program_break(),
+                    ..memory
+                },
                 op if op >= Op::Munmap as u8 && op <= Op::Mremap as u8 => memory,
                 _ => Object::default(),
             };
@@ -93,7 +99,11 @@ fn program_break() -> u64 {
     // SAFETY: typed pointers from the current task on.
     unsafe {
         let mm: *const c_void = member(current_task(), offset!(task_mm));
-        if mm.is_null() { 0 } else { member(mm, offset!(mm_brk)) }
+        if mm.is_null() {
+            0
+        } else {
+            member(mm, offset!(mm_brk))
+        }
     }
 }
 
@@ -132,7 +142,22 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
         0
     };
     // SAFETY: a typed argument.
-    unsafe { finish(state, &info, regs, result, Done { tid, op: Op::None, bytes: 0, ns, failed: result < 0, timed: matched }) };
+    unsafe {
+        finish(
+            state,
+            &info,
+            regs,
+            result,
+            Done {
+                tid,
+                op: Op::None,
+                bytes: 0,
+                ns,
+                failed: result < 0,
+                timed: matched,
+            },
+        )
+    };
     0
 }
 
@@ -141,7 +166,13 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
 /// # Safety
 /// `regs` is a typed `struct pt_regs` pointer.
 #[inline(always)]
-unsafe fn finish(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_void, result: i64, mut done: Done) {
+unsafe fn finish(
+    state: &mut ThreadState,
+    info: &SyscallInfo,
+    regs: *const c_void,
+    result: i64,
+    mut done: Done,
+) {
     let mut on = state.op_object;
     let Ok(op) = Op::try_from(info.op) else {
         return;
@@ -156,9 +187,16 @@ unsafe fn finish(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_voi
                     done.bytes = object::cached_size(state, result as u64);
                 }
             }
-            Op::Open | Op::Stat | Op::Rename | Op::Unlink if info.path != NO_ARG && on.class == 0 => {
-                let dfd = if info.path == 0 { AT_FDCWD } else { syscall_arg(regs, info.path - 1) as i32 };
-                on.fileset = fileset::fileset_of_text(syscall_arg(regs, info.path), dfd, state.tgid);
+            Op::Open | Op::Stat | Op::Rename | Op::Unlink
+                if info.path != NO_ARG && on.class == 0 =>
+            {
+                let dfd = if info.path == 0 {
+                    AT_FDCWD
+                } else {
+                    syscall_arg(regs, info.path - 1) as i32
+                };
+                on.fileset =
+                    fileset::fileset_of_text(syscall_arg(regs, info.path), dfd, state.tgid);
             }
             Op::Brk if !done.failed => {
                 done.bytes = (result as u64).abs_diff(on.id);
@@ -175,13 +213,24 @@ unsafe fn finish(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_voi
         } else if !done.failed && matches!(op, Op::Read | Op::Write | Op::Copy) {
             done.bytes = result as u64;
         }
-        if info.fd != NO_ARG && info.at_flags == NO_ARG && on.class == 0 && !done.failed && done.timed {
+        if info.fd != NO_ARG
+            && info.at_flags == NO_ARG
+            && on.class == 0
+            && !done.failed
+            && done.timed
+        {
             emit::lost(Loss::UnresolvedFd);
         }
         account::operation(&done, &on);
         if op == Op::Copy && info.fd2 != NO_ARG {
             let onto = object::resolve(state, syscall_arg(regs, info.fd2));
-            account::operation(&Done { op: Op::CopyOut, ..done }, &onto);
+            account::operation(
+                &Done {
+                    op: Op::CopyOut,
+                    ..done
+                },
+                &onto,
+            );
         }
     }
 }

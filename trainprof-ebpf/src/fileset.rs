@@ -17,7 +17,7 @@ use trainprof_common::{
 use crate::{
     emit,
     kernel::{offset, peek},
-    maps::{FILESET_INFO, FILESET_COUNT, FILESETS, SCRATCH_INFO},
+    maps::{FILESET_COUNT, FILESET_INFO, FILESETS, SCRATCH_INFO},
 };
 
 /// Longest name of a directory entry, with its NUL (NAME_MAX + 1).
@@ -74,10 +74,18 @@ pub fn of_dentry(dentry: u64, class: Class, dev: u32, magic: u64, mnt_id: u32, t
     let (dir, ext) = if class as u32 == Class::Directory as u32 {
         (dentry, 0)
     } else {
-        (peek(dentry, offset!(dentry_parent)).unwrap_or(0), extension(dentry))
+        (
+            peek(dentry, offset!(dentry_parent)).unwrap_or(0),
+            extension(dentry),
+        )
     };
     let dir_inode: u64 = peek(dir, offset!(dentry_inode)).unwrap_or(0);
-    let key = FilesetKey { dir: peek(dir_inode, offset!(inode_ino)).unwrap_or(0), ext, dev, mnt_id };
+    let key = FilesetKey {
+        dir: peek(dir_inode, offset!(inode_ino)).unwrap_or(0),
+        ext,
+        dev,
+        mnt_id,
+    };
     // SAFETY: the value is copied out at once and never changes.
     match unsafe { FILESETS.get(key) } {
         Some(number) => *number,
@@ -141,7 +149,11 @@ pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
     let info = unsafe { &mut *info };
     // SAFETY: the buffer holds PATH_BYTES.
     let n = unsafe {
-        bpf_probe_read_user_str(info.path.as_mut_ptr().cast(), TEXT_BYTES as u32, path as *const core::ffi::c_void)
+        bpf_probe_read_user_str(
+            info.path.as_mut_ptr().cast(),
+            TEXT_BYTES as u32,
+            path as *const core::ffi::c_void,
+        )
     };
     if n <= 0 {
         return NO_FILESET;
@@ -168,9 +180,15 @@ pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
     }
     let absolute = info.path[0] == b'/';
     if !absolute {
-        dir_hash ^= (u64::from(tgid) << 32 | u64::from(dfd as u32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        dir_hash ^=
+            (u64::from(tgid) << 32 | u64::from(dfd as u32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
-    let key = FilesetKey { dir: dir_hash, ext: 0, dev: TEXT_DEV, mnt_id: 0 };
+    let key = FilesetKey {
+        dir: dir_hash,
+        ext: 0,
+        dev: TEXT_DEV,
+        mnt_id: 0,
+    };
     // SAFETY: the value is copied out at once and never changes.
     if let Some(number) = unsafe { FILESETS.get(key) } {
         return *number;
@@ -205,7 +223,10 @@ fn publish(info: &FilesetInfo) -> u32 {
         emit::lost(Loss::FilesetsFull);
         return NO_FILESET;
     }
-    if FILESETS.insert(info.key, number, u64::from(BPF_NOEXIST)).is_err() {
+    if FILESETS
+        .insert(info.key, number, u64::from(BPF_NOEXIST))
+        .is_err()
+    {
         let _ = FILESET_INFO.remove(number);
         // SAFETY: as in `of_dentry`. Another CPU was first, or the table is full.
         return match unsafe { FILESETS.get(info.key) } {

@@ -2,7 +2,10 @@
 
 use core::ffi::c_void;
 
-use aya_ebpf::{bindings::BPF_NOEXIST, helpers::bpf_ktime_get_ns, macros::btf_tracepoint, programs::BtfTracePointContext};
+use aya_ebpf::{
+    bindings::BPF_NOEXIST, helpers::bpf_ktime_get_ns, macros::btf_tracepoint,
+    programs::BtfTracePointContext,
+};
 use trainprof_common::{
     event::{ExecEvent, ExitEvent, ForkEvent, Kind},
     loss::Loss,
@@ -15,6 +18,9 @@ use crate::{
     kernel::{current_ids, member, offset, peek},
     maps::{ENDED, SCRATCH_THREAD, THREADS},
 };
+
+/// Error of an insertion over an entry that is there (errno(3)), as the helper gives it.
+const EEXIST: i32 = -17;
 
 /// The state of a followed thread.
 #[inline(always)]
@@ -83,9 +89,13 @@ pub fn sched_process_fork(ctx: BtfTracePointContext) -> u32 {
     state.nr = trainprof_common::thread::NR_PREEMPTED;
     state.since = now;
     state.followed_since = now;
-    if THREADS.insert(child_tid, &*state, u64::from(BPF_NOEXIST)).is_err() {
-        emit::lost(Loss::ThreadsFull);
-        return 0;
+    match THREADS.insert(child_tid, &*state, u64::from(BPF_NOEXIST)) {
+        // The scan of /proc was first.
+        Ok(()) | Err(EEXIST) => {}
+        Err(_) => {
+            emit::lost(Loss::ThreadsFull);
+            return 0;
+        }
     }
     emit::event(&ForkEvent {
         kind: Kind::Fork as u32,
@@ -158,10 +168,27 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
         },
         comm: comm(task),
     };
-    if ENDED.insert(EndedKey { at: now, tid, pad: 0 }, &ended, 0).is_err() {
+    if ENDED
+        .insert(
+            EndedKey {
+                at: now,
+                tid,
+                pad: 0,
+            },
+            &ended,
+            0,
+        )
+        .is_err()
+    {
         emit::lost(Loss::EndedFull);
     }
     let _ = THREADS.remove(tid);
-    emit::event(&ExitEvent { kind: Kind::Exit as u32, tid, at: now, tgid, pad: 0 });
+    emit::event(&ExitEvent {
+        kind: Kind::Exit as u32,
+        tid,
+        at: now,
+        tgid,
+        pad: 0,
+    });
     0
 }

@@ -2,8 +2,8 @@
 
 use core::{ffi::c_void, ptr::read_volatile};
 
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_task_pt_regs};
 use aya_ebpf::helpers::generated::bpf_get_current_task_btf;
+use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_task_pt_regs};
 use trainprof_common::{
     arch,
     offsets::{KernelFacts, MISSING, Offsets},

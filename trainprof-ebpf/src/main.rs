@@ -29,8 +29,12 @@ fn panic(_info: &core::panic::PanicInfo) -> ! {
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 4] = *b"GPL\0";
 
-const SOURCE: &[u8] =
-    concat!("TRAINPROF-EBPF-SOURCE-HASH:", env!("TRAINPROF_EBPF_SOURCE_HASH"), "\0").as_bytes();
+const SOURCE: &[u8] = concat!(
+    "TRAINPROF-EBPF-SOURCE-HASH:",
+    env!("TRAINPROF_EBPF_SOURCE_HASH"),
+    "\0"
+)
+.as_bytes();
 /// Which sources this object was built from: trainprof-user/build.rs refuses an object that is older.
 #[used]
 #[unsafe(no_mangle)]

@@ -15,31 +15,39 @@ use trainprof_common::{
 
 /// Followed threads by thread id (of the initial pid namespace). Its size is set at load.
 #[map]
-pub static THREADS: HashMap<u32, ThreadState> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+pub static THREADS: HashMap<u32, ThreadState> =
+    HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
 
 /// Threads that ended since the last drain.
 #[map]
-pub static ENDED: HashMap<EndedKey, EndedThread> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+pub static ENDED: HashMap<EndedKey, EndedThread> =
+    HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 
 #[map]
-pub static OPS_A: HashMap<OpKey, OpCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+pub static OPS_A: HashMap<OpKey, OpCell> = HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
 #[map]
-pub static OPS_B: HashMap<OpKey, OpCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+pub static OPS_B: HashMap<OpKey, OpCell> = HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
 #[map]
-pub static HISTS_A: HashMap<HistKey, HistCell> = HashMap::with_max_entries(32_768, BPF_F_NO_PREALLOC);
+pub static HISTS_A: HashMap<HistKey, HistCell> =
+    HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
 #[map]
-pub static HISTS_B: HashMap<HistKey, HistCell> = HashMap::with_max_entries(32_768, BPF_F_NO_PREALLOC);
+pub static HISTS_B: HashMap<HistKey, HistCell> =
+    HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
 #[map]
-pub static WAITS_A: HashMap<WaitKey, WaitCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+pub static WAITS_A: HashMap<WaitKey, WaitCell> =
+    HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
 #[map]
-pub static WAITS_B: HashMap<WaitKey, WaitCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+pub static WAITS_B: HashMap<WaitKey, WaitCell> =
+    HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
 
 /// File sets seen: key to number.
 #[map]
-pub static FILESETS: HashMap<FilesetKey, u32> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+pub static FILESETS: HashMap<FilesetKey, u32> =
+    HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 /// File sets by number.
 #[map]
-pub static FILESET_INFO: HashMap<u32, FilesetInfo> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+pub static FILESET_INFO: HashMap<u32, FilesetInfo> =
+    HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 
 /// io_uring requests in flight, by the address of their `struct io_kiocb`.
 #[map]

@@ -43,7 +43,10 @@ fn file_of(fd: u64) -> u64 {
         if fdt.is_null() {
             return 0;
         }
-        (member(fdt, offset!(fdt_max_fds)), member(fdt, offset!(fdt_fd)))
+        (
+            member(fdt, offset!(fdt_max_fds)),
+            member(fdt, offset!(fdt_fd)),
+        )
     };
     // A system call looks at the lower half of the register.
     let fd = fd & 0xffff_ffff;
@@ -127,7 +130,14 @@ extern "C" fn object_of_file(file: u64, inode: u64, tgid: u32) -> u32 {
     if matches!(class, Class::File | Class::Directory | Class::Tmpfs) {
         let dentry: u64 = peek(file, offset!(file_dentry)).unwrap_or(0);
         let mount: u64 = peek(file, offset!(file_mnt)).unwrap_or(0);
-        object.fileset = fileset::of_dentry(dentry, class, object.dev, fs, fileset::mount_id(mount), tgid);
+        object.fileset = fileset::of_dentry(
+            dentry,
+            class,
+            object.dev,
+            fs,
+            fileset::mount_id(mount),
+            tgid,
+        );
     }
     put(&object)
 }
@@ -162,7 +172,12 @@ fn classify(mode: u16, fs: u64) -> Class {
         0o020_000 | 0o060_000 => Class::Device,
         kind @ (0o100_000 | 0o040_000) => match fs {
             magic::ANON_INODE => Class::Anon,
-            magic::PROC | magic::SYSFS | magic::CGROUP | magic::CGROUP2 | magic::DEBUGFS | magic::TRACEFS
+            magic::PROC
+            | magic::SYSFS
+            | magic::CGROUP
+            | magic::CGROUP2
+            | magic::DEBUGFS
+            | magic::TRACEFS
             | magic::BPF => Class::Proc,
             _ if kind == 0o040_000 => Class::Directory,
             magic::TMPFS | magic::HUGETLBFS => Class::Tmpfs,

@@ -13,7 +13,9 @@ use trainprof_common::{
     loss::Loss,
     offsets::MISSING,
     op::{MAX_SYSCALLS, Op, WaitOn},
-    thread::{NR_FAULT, NR_PREEMPTED, NR_UNSEEN, NR_URING_WORKER, Object, State, ThreadState, WakerKind},
+    thread::{
+        NR_FAULT, NR_PREEMPTED, NR_UNSEEN, NR_URING_WORKER, Object, State, ThreadState, WakerKind,
+    },
 };
 
 use crate::{
@@ -41,8 +43,12 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
     let next: *const c_void = ctx.arg(2);
     let prev_state: u64 = ctx.arg(3);
     // SAFETY: typed arguments.
-    let (prev_tid, next_tid): (u32, u32) =
-        unsafe { (member(prev, offset!(task_pid)), member(next, offset!(task_pid))) };
+    let (prev_tid, next_tid): (u32, u32) = unsafe {
+        (
+            member(prev, offset!(task_pid)),
+            member(next, offset!(task_pid)),
+        )
+    };
     if prev_tid != 0 {
         if let Some(state) = thread(prev_tid) {
             let runnable = preempted as u8 != 0 || prev_state as u32 == 0;
@@ -53,7 +59,7 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
     if next_tid != 0 {
         if let Some(state) = thread(next_tid) {
             // SAFETY: as above.
-            unsafe { switched_in(&mut *state, next_tid) };
+            unsafe { switched_in(&mut *state, next, next_tid) };
         }
     }
     0
@@ -65,14 +71,17 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
 unsafe fn switched_out(state: &mut ThreadState, task: *const c_void, tid: u32, runnable: bool) {
     // SAFETY: clock helper.
     let now = unsafe { bpf_ktime_get_ns() };
-    match state.state {
-        s if s == State::Run as u32 => {
-            state.run_ns += now.saturating_sub(state.since);
-            state.slices += 1;
+    // SAFETY: a typed pointer.
+    let ran = unsafe { exec_since_seen(state, task) };
+    if state.state != State::Run as u32 {
+        // The kernel did not show that it was switched in. What it accounts as CPU time came last.
+        match ran {
+            Some(ran) => came_back(state, tid, now.saturating_sub(ran)),
+            None => emit::lost(Loss::UnmatchedSwitch),
         }
-        s if s == State::Unseen as u32 => {}
-        _ => emit::lost(Loss::UnmatchedSwitch),
     }
+    state.run_ns += now.saturating_sub(state.since);
+    state.slices += 1;
     state.since = now;
     if state.woken_at != 0 && now.saturating_sub(state.woken_at) > LATENESS_NS {
         state.woken_at = 0;
@@ -82,7 +91,14 @@ unsafe fn switched_out(state: &mut ThreadState, task: *const c_void, tid: u32, r
     if majors != state.maj_flt_seen {
         let count = majors.wrapping_sub(state.maj_flt_seen);
         state.maj_flt_seen = majors;
-        let done = Done { tid, op: Op::Fault, bytes: 0, ns: 0, failed: false, timed: false };
+        let done = Done {
+            tid,
+            op: Op::Fault,
+            bytes: 0,
+            ns: 0,
+            failed: false,
+            timed: false,
+        };
         account::faults(&done, &state.fault_object, count);
     }
     if runnable {
@@ -161,10 +177,49 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
     }
 }
 
+/// CPU time since the last call, by the kernel's own account; `None` when that cannot be read.
+///
+/// # Safety
+/// `task` is a typed pointer to the task that `state` describes.
 #[inline(always)]
-fn switched_in(state: &mut ThreadState, tid: u32) {
+unsafe fn exec_since_seen(state: &mut ThreadState, task: *const c_void) -> Option<u64> {
+    if offset!(task_exec_ns) == MISSING {
+        return None;
+    }
+    // SAFETY: a typed pointer.
+    let total: u64 = unsafe { member(task, offset!(task_exec_ns)) };
+    let ran = total.saturating_sub(state.exec_seen);
+    state.exec_seen = total;
+    Some(ran)
+}
+
+/// # Safety
+/// `task` is a typed pointer to the task that `state` describes.
+#[inline(always)]
+unsafe fn switched_in(state: &mut ThreadState, task: *const c_void, tid: u32) {
     // SAFETY: clock helper.
     let now = unsafe { bpf_ktime_get_ns() };
+    if state.state == State::Run as u32 {
+        // The kernel did not show that it was switched out: it ran first, and what then kept it away is not known.
+        // SAFETY: as promised by the caller.
+        match unsafe { exec_since_seen(state, task) } {
+            Some(ran) => {
+                let ran = ran.min(now.saturating_sub(state.since));
+                state.run_ns += ran;
+                state.since += ran;
+                state.state = State::Unseen as u32;
+                state.object = Object::default();
+            }
+            None => emit::lost(Loss::UnmatchedSwitch),
+        }
+    }
+    came_back(state, tid, now);
+}
+
+/// The thread is on a CPU since `now`: accounts for the time that it was not.
+#[inline(always)]
+fn came_back(state: &mut ThreadState, tid: u32, now: u64) {
+    let now = now.max(state.since);
     let from = state.since;
     let was = state.state;
     state.state = State::Run as u32;
@@ -172,7 +227,6 @@ fn switched_in(state: &mut ThreadState, tid: u32) {
     let woken_at = state.woken_at;
     state.woken_at = 0;
     if was == State::Run as u32 {
-        emit::lost(Loss::UnmatchedSwitch);
         return;
     }
     let mut waker = 0;
@@ -181,7 +235,7 @@ fn switched_in(state: &mut ThreadState, tid: u32) {
     if was == State::Preempted as u32 {
         woken = from;
     } else if woken_at != 0 {
-        woken = woken_at.max(from);
+        woken = woken_at.clamp(from, now);
         waker = state.woken_by;
         waker_kind = state.woken_kind;
     }
@@ -191,7 +245,11 @@ fn switched_in(state: &mut ThreadState, tid: u32) {
     let wait_ns = woken.saturating_sub(from);
     let runnable_ns = now.saturating_sub(woken);
     let key = WaitKey {
-        object: if state.object.class == 1 || state.object.class == 2 || state.object.class == 5 { 0 } else { state.object.id },
+        object: if state.object.class == 1 || state.object.class == 2 || state.object.class == 5 {
+            0
+        } else {
+            state.object.id
+        },
         tid,
         waker,
         fileset: state.object.fileset,
@@ -246,7 +304,11 @@ fn waker() -> (u32, WakerKind) {
     let task = current_task();
     // SAFETY: a typed pointer.
     if unsafe { member::<u32>(task, offset!(task_flags)) } & PF_KTHREAD != 0 {
-        return if soft { (0, WakerKind::Softirq) } else { (tid, WakerKind::Kernel) };
+        return if soft {
+            (0, WakerKind::Softirq)
+        } else {
+            (tid, WakerKind::Kernel)
+        };
     }
     if !soft {
         return (tid, WakerKind::Thread);

@@ -41,7 +41,11 @@ pub fn io_uring_submit(ctx: BtfTracePointContext) -> u32 {
         return 0;
     }
     // SAFETY: clock helper.
-    let entry = UringRequest { submitted: unsafe { bpf_ktime_get_ns() }, tid, pad: 0 };
+    let entry = UringRequest {
+        submitted: unsafe { bpf_ktime_get_ns() },
+        tid,
+        pad: 0,
+    };
     if URING.insert(request, &entry, 0).is_err() {
         emit::lost(Loss::UringFull);
     }

@@ -23,7 +23,11 @@ pub enum DecodeError {
     #[error("events of kind {kind} are not known")]
     UnknownKind { kind: u32 },
     #[error("an event of kind {kind} has {len} bytes instead of {expected}")]
-    Length { kind: u32, len: usize, expected: usize },
+    Length {
+        kind: u32,
+        len: usize,
+        expected: usize,
+    },
 }
 
 /// Decodes one event. Every input gives a value or an error.
@@ -34,7 +38,15 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
     }
     let kind = bytes.get_u32_ne();
     let expect = |expected: usize| {
-        if len == expected { Ok(()) } else { Err(DecodeError::Length { kind, len, expected }) }
+        if len == expected {
+            Ok(())
+        } else {
+            Err(DecodeError::Length {
+                kind,
+                len,
+                expected,
+            })
+        }
     };
     let b = &mut bytes;
     match kind {
@@ -122,11 +134,18 @@ mod tests {
 
     fn bytes_of<T: Wire>(value: &T) -> Vec<u8> {
         // SAFETY: wire types have no padding.
-        unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) }.to_vec()
+        unsafe { std::slice::from_raw_parts((&raw const *value).cast::<u8>(), size_of::<T>()) }
+            .to_vec()
     }
 
     fn exit() -> ExitEvent {
-        ExitEvent { kind: Kind::Exit as u32, tid: 7, at: 99, tgid: 5, pad: 0 }
+        ExitEvent {
+            kind: Kind::Exit as u32,
+            tid: 7,
+            at: 99,
+            tgid: 5,
+            pad: 0,
+        }
     }
 
     #[test]
@@ -137,15 +156,25 @@ mod tests {
             from: 2,
             woken: 3,
             to: 4,
-            object: Object { id: 5, dev: 6, fileset: 7, class: 8, pad: 0 },
+            object: Object {
+                id: 5,
+                dev: 6,
+                fileset: 7,
+                class: 8,
+                pad: 0,
+            },
             waker: 9,
             nr: -3,
             waker_kind: 2,
             iowait: 1,
         };
-        let Ok(Event::Wait(got)) = decode(&bytes_of(&wait)) else { panic!("a wait") };
+        let Ok(Event::Wait(got)) = decode(&bytes_of(&wait)) else {
+            panic!("a wait")
+        };
         assert_eq!(bytes_of(&got), bytes_of(&wait));
-        let Ok(Event::Exit(got)) = decode(&bytes_of(&exit())) else { panic!("an exit") };
+        let Ok(Event::Exit(got)) = decode(&bytes_of(&exit())) else {
+            panic!("an exit")
+        };
         assert_eq!(bytes_of(&got), bytes_of(&exit()));
     }
 
@@ -155,8 +184,18 @@ mod tests {
         for (bytes, error) in [
             (&[][..], DecodeError::NoKind { len: 0 }),
             (&good[..3], DecodeError::NoKind { len: 3 }),
-            (&good[..20], DecodeError::Length { kind: 4, len: 20, expected: 24 }),
-            (&99_u32.to_ne_bytes()[..], DecodeError::UnknownKind { kind: 99 }),
+            (
+                &good[..20],
+                DecodeError::Length {
+                    kind: 4,
+                    len: 20,
+                    expected: 24,
+                },
+            ),
+            (
+                &99_u32.to_ne_bytes()[..],
+                DecodeError::UnknownKind { kind: 99 },
+            ),
         ] {
             assert_eq!(decode(bytes).expect_err("bad"), error);
         }

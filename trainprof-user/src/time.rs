@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds of CLOCK_MONOTONIC (clock_gettime(2)), which is what `bpf_ktime_get_ns` reads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct KtimeNs(pub u64);
 
 impl KtimeNs {

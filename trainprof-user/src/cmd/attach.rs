@@ -15,7 +15,14 @@ pub fn attach(args: &AttachArgs) -> Result<u8, Failure> {
     watch::with_runtime(async {
         let mut signals = Signals::for_watch()?;
         let mut begun = watch::begin(&args.pids, false)?;
-        watch::until_done(&mut begun, &mut output, args.watch.duration, &mut signals, Job::Foreign).await
+        watch::until_done(
+            &mut begun,
+            &mut output,
+            args.watch.duration,
+            &mut signals,
+            Job::Foreign,
+        )
+        .await
     })?;
     output.finish()?;
     Ok(0)

@@ -91,9 +91,14 @@ pub struct DoctorArgs {
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
-        Err(_) => humantime::parse_duration(text).map_err(|error| format!("{error}; write for example 30s, 2m or 500ms"))?,
+        Err(_) => humantime::parse_duration(text)
+            .map_err(|error| format!("{error}; write for example 30s, 2m or 500ms"))?,
     };
-    if duration.is_zero() { Err("the time must be longer than nothing".to_owned()) } else { Ok(duration) }
+    if duration.is_zero() {
+        Err("the time must be longer than nothing".to_owned())
+    } else {
+        Ok(duration)
+    }
 }
 
 #[cfg(test)]
@@ -109,8 +114,18 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (text, ms) in [("30s", 30_000), ("2m", 120_000), ("500ms", 500), ("1.5", 1_500), ("10", 10_000)] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
+        for (text, ms) in [
+            ("30s", 30_000),
+            ("2m", 120_000),
+            ("500ms", 500),
+            ("1.5", 1_500),
+            ("10", 10_000),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_millis(ms)),
+                "{text}"
+            );
         }
         for text in ["", "0", "-1", "soon", "nan", "0s"] {
             assert!(parse_duration(text).is_err(), "{text:?}");

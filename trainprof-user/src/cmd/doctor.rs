@@ -34,7 +34,11 @@ fn probe_checks() -> Vec<Check> {
     };
     let mut checks = Vec::new();
     for (offset, structure, member) in &types.missing {
-        let check = Check::ok("kernel member", format!("no {structure}.{member}"), &format!("what reads {offset}"));
+        let check = Check::ok(
+            "kernel member",
+            format!("no {structure}.{member}"),
+            &format!("what reads {offset}"),
+        );
         checks.push(check.incurably(Status::Warning));
     }
     for probe in CATALOGUE {
@@ -43,7 +47,11 @@ fn probe_checks() -> Vec<Check> {
             Decision::NoTracepoint => format!("no tracepoint {}", probe.tracepoints[0]),
             Decision::NoMember => format!("probe {} lacks a structure member", probe.program),
         };
-        let status = if probe.essential { Status::Missing } else { Status::Warning };
+        let status = if probe.essential {
+            Status::Missing
+        } else {
+            Status::Warning
+        };
         checks.push(Check::ok("probe", found, probe.gives).incurably(status));
     }
     if checks.is_empty() {

@@ -44,7 +44,10 @@ fn pipe() -> io::Result<(File, File)> {
         if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok((File::from(OwnedFd::from_raw_fd(fds[0])), File::from(OwnedFd::from_raw_fd(fds[1]))))
+        Ok((
+            File::from(OwnedFd::from_raw_fd(fds[0])),
+            File::from(OwnedFd::from_raw_fd(fds[1])),
+        ))
     }
 }
 
@@ -55,7 +58,8 @@ pub fn held(command: &[OsString]) -> Result<Child, Failure> {
         .map(|argument| CString::new(argument.as_bytes()))
         .collect::<Result<_, _>>()
         .map_err(|_| Failure::input("an argument of the command holds a NUL byte"))?;
-    let mut pointers: Vec<*const libc::c_char> = arguments.iter().map(|argument| argument.as_ptr()).collect();
+    let mut pointers: Vec<*const libc::c_char> =
+        arguments.iter().map(|argument| argument.as_ptr()).collect();
     pointers.push(std::ptr::null());
     let cannot = |error: io::Error| Failure::host(format!("cannot launch a process: {error}"));
     let (mut gate_in, gate_out) = pipe().map_err(cannot)?;
@@ -82,7 +86,13 @@ pub fn held(command: &[OsString]) -> Result<Child, Failure> {
             // SAFETY: ends the child without running anything of the parent's.
             unsafe { libc::_exit(i32::from(NOT_FOUND)) }
         }
-        pid => Ok(Child { pid, gate: Some(gate_out), error: Some(error_in), exec_error: None, status: None }),
+        pid => Ok(Child {
+            pid,
+            gate: Some(gate_out),
+            error: Some(error_in),
+            exec_error: None,
+            status: None,
+        }),
     }
 }
 
@@ -126,7 +136,9 @@ impl Child {
     fn wait_with(&mut self, flags: i32) -> Option<u8> {
         let mut raw = 0;
         // SAFETY: a valid pointer; the child is ours.
-        while self.status.is_none() && unsafe { libc::waitpid(self.pid, &raw mut raw, flags) } == self.pid {
+        while self.status.is_none()
+            && unsafe { libc::waitpid(self.pid, &raw mut raw, flags) } == self.pid
+        {
             if libc::WIFEXITED(raw) || libc::WIFSIGNALED(raw) {
                 self.status = Some(self.shell_status(raw));
             }

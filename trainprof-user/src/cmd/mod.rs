@@ -26,12 +26,18 @@ pub struct Failure {
 impl Failure {
     /// Usage or bad input.
     pub fn input(message: impl fmt::Display) -> Self {
-        Self { status: 2, message: message.to_string() }
+        Self {
+            status: 2,
+            message: message.to_string(),
+        }
     }
 
     /// Not permitted, or not supported by this host.
     pub fn host(message: impl fmt::Display) -> Self {
-        Self { status: 3, message: message.to_string() }
+        Self {
+            status: 3,
+            message: message.to_string(),
+        }
     }
 }
 

@@ -31,7 +31,12 @@ enum JsonTarget {
 impl Output {
     /// Opens the files that were asked for.
     pub fn open(args: &WatchArgs) -> Result<Self, Failure> {
-        let recording = args.output.as_deref().map(Writer::create).transpose().map_err(Failure::input)?;
+        let recording = args
+            .output
+            .as_deref()
+            .map(Writer::create)
+            .transpose()
+            .map_err(Failure::input)?;
         let json = args.json.as_deref().map(open_json).transpose()?;
         Ok(Self {
             session: Session::default(),
@@ -81,7 +86,10 @@ impl Output {
         match self.json.take() {
             Some(JsonTarget::File { mut file, path }) => {
                 if let Err(error) = replace(&mut file, report::to_json(&report).as_bytes()) {
-                    failed = Some(Failure::input(format!("cannot write the report to {}: {error}", path.display())));
+                    failed = Some(Failure::input(format!(
+                        "cannot write the report to {}: {error}",
+                        path.display()
+                    )));
                 }
             }
             Some(JsonTarget::Standard) => {
@@ -105,9 +113,9 @@ impl Output {
 /// Writes to standard output; a reader that went away is no failure of ours.
 pub fn print(text: &str) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::input(format!("cannot write to standard output: {error}")))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::input(format!(
+            "cannot write to standard output: {error}"
+        ))),
         _ => Ok(()),
     }
 }
@@ -118,16 +126,27 @@ fn open_json(path: &Path) -> Result<JsonTarget, Failure> {
     }
     // What is there stays until the report is ready: hence no truncation yet.
     let open = || -> io::Result<File> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
         if file.metadata()?.is_file() {
             file.set_permissions(Permissions::from_mode(0o600))?;
         }
         Ok(file)
     };
     let file = open().map_err(|error| {
-        Failure::input(format!("cannot write the report to {}: {error}. Choose another file with --json", path.display()))
+        Failure::input(format!(
+            "cannot write the report to {}: {error}. Choose another file with --json",
+            path.display()
+        ))
     })?;
-    Ok(JsonTarget::File { file, path: path.to_owned() })
+    Ok(JsonTarget::File {
+        file,
+        path: path.to_owned(),
+    })
 }
 
 fn replace(file: &mut File, bytes: &[u8]) -> io::Result<()> {

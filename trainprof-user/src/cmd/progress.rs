@@ -9,7 +9,10 @@ pub fn show(session: &Session, processes: usize) {
     let report = report::report(session, report::Shown { top: 1 });
     let io = &report.io;
     let rate = io.opens as f64 / report.duration_s.max(1e-9);
-    let mut line = format!("trainprof: {:.0} s, {processes} processes, {rate:.0} opens/s", report.duration_s);
+    let mut line = format!(
+        "trainprof: {:.0} s, {processes} processes, {rate:.0} opens/s",
+        report.duration_s
+    );
     if let Some(trainer) = &report.trainer {
         let percent = |share: f64| share * 100.0;
         line += &format!(

@@ -19,11 +19,21 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         let mut begun = watch::begin(&[child.pid()], true)?;
         child.release();
         let job = Job::Ours(&mut child);
-        watch::until_done(&mut begun, &mut output, args.watch.duration, &mut signals, job).await?;
+        watch::until_done(
+            &mut begun,
+            &mut output,
+            args.watch.duration,
+            &mut signals,
+            job,
+        )
+        .await?;
         // The probes go before the command does: from here on it runs alone.
         drop(begun);
         if let Some(error) = child.exec_error() {
-            eprintln!("trainprof: cannot run {}: {error}", args.command[0].display());
+            eprintln!(
+                "trainprof: cannot run {}: {error}",
+                args.command[0].display()
+            );
         } else if let Err(failure) = output.finish() {
             eprintln!("trainprof: {}", failure.message);
         }

@@ -36,14 +36,20 @@ impl Signals {
     }
 
     fn listen(launcher: bool) -> Result<Self, Failure> {
-        let on = |kind| signal(kind).map_err(|error| Failure::host(format!("cannot listen for signals: {error}")));
+        let on = |kind| {
+            signal(kind)
+                .map_err(|error| Failure::host(format!("cannot listen for signals: {error}")))
+        };
         Ok(Self {
             interrupt: on(SignalKind::interrupt())?,
             terminate: on(SignalKind::terminate())?,
             hangup: on(SignalKind::hangup())?,
             quit: on(SignalKind::quit())?,
             passed_on: if launcher {
-                Some([on(SignalKind::user_defined1())?, on(SignalKind::user_defined2())?])
+                Some([
+                    on(SignalKind::user_defined1())?,
+                    on(SignalKind::user_defined2())?,
+                ])
             } else {
                 None
             },

@@ -61,11 +61,23 @@ pub struct Begun {
 pub fn begin(pids: &[u32], signals: bool) -> Result<Begun, Failure> {
     // Before any probe exists, so that this process never holds one.
     let switch = StatsSwitch::start().ok();
-    let watch = Watch { targets: pids.to_vec(), limits: Limits::for_this_host() };
+    let watch = Watch {
+        targets: pids.to_vec(),
+        limits: Limits::for_this_host(),
+    };
     let live = Live::attach(&watch).map_err(failure)?;
-    privilege::drop_unneeded(Keep { read_processes: true, attach: false, signal: signals }).map_err(Failure::host)?;
+    privilege::drop_unneeded(Keep {
+        read_processes: true,
+        attach: false,
+        signal: signals,
+    })
+    .map_err(Failure::host)?;
     let asked: Vec<String> = pids.iter().map(u32::to_string).collect();
-    eprintln!("trainprof: watching {} ({} processes)", asked.join(" "), live.processes());
+    eprintln!(
+        "trainprof: watching {} ({} processes)",
+        asked.join(" "),
+        live.processes()
+    );
     Ok(Begun { live, switch })
 }
 
@@ -73,7 +85,9 @@ pub fn begin(pids: &[u32], signals: bool) -> Result<Begun, Failure> {
 fn failure(error: SourceError) -> Failure {
     match error {
         SourceError::Target(_) => Failure::input(error),
-        SourceError::Kernel(KernelError::Follow { .. }) => Failure::host(format!("{error}. Too many threads?")),
+        SourceError::Kernel(KernelError::Follow { .. }) => {
+            Failure::host(format!("{error}. Too many threads?"))
+        }
         _ => Failure::host(error),
     }
 }
@@ -91,7 +105,10 @@ pub async fn until_done(
         .ring_fd()
         .try_clone_to_owned()
         // SAFETY: an owned descriptor that nobody else closes, and that lives inside the `AsyncFd`.
-        .and_then(|fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from))
+        .and_then(|fd| {
+            unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+                .map_err(io::Error::from)
+        })
         .map_err(|error: io::Error| Failure::host(format!("cannot wait for events: {error}")))?;
     let end = duration.map(|duration| Instant::now() + duration);
     let mut ticks = interval_at(Instant::now() + DRAIN, DRAIN);

@@ -23,14 +23,18 @@ impl Apart {
             if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            (File::from(OwnedFd::from_raw_fd(fds[0])), File::from(OwnedFd::from_raw_fd(fds[1])))
+            (
+                File::from(OwnedFd::from_raw_fd(fds[0])),
+                File::from(OwnedFd::from_raw_fd(fds[1])),
+            )
         };
         // SAFETY: we have one thread, so the child may go on as if nothing had happened.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(answer);
-                let sent = postcard::to_stdvec(&work()).is_ok_and(|bytes| reply.write_all(&bytes).is_ok());
+                let sent =
+                    postcard::to_stdvec(&work()).is_ok_and(|bytes| reply.write_all(&bytes).is_ok());
                 // SAFETY: ends the child without running anything of the parent's.
                 unsafe { libc::_exit(i32::from(!sent)) }
             }
@@ -45,6 +49,7 @@ impl Apart {
         // SAFETY: a child of ours, which has closed its end of the pipe.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
         read?;
-        postcard::from_bytes(&bytes).map_err(|_| io::Error::other("the process that did the work died"))
+        postcard::from_bytes(&bytes)
+            .map_err(|_| io::Error::other("the process that did the work died"))
     }
 }

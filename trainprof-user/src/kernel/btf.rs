@@ -19,7 +19,9 @@ impl Readable for Bytes {
         let source = start
             .checked_add(buffer.len())
             .and_then(|end| self.0.get(start..end))
-            .ok_or_else(|| BtfError::new(ErrorKind::IOError, "read past the end of the BTF data"))?;
+            .ok_or_else(|| {
+                BtfError::new(ErrorKind::IOError, "read past the end of the BTF data")
+            })?;
         buffer.copy_from_slice(source);
         Ok(())
     }
@@ -40,14 +42,22 @@ impl KernelTypes {
     /// Reads and resolves everything that probes ask for, `tracepoints` among it. Takes about 0.1 s and
     /// 60 MB: see [`Self::start`].
     pub fn read(path: &Path, tracepoints: &[&str]) -> Result<Self, KernelError> {
-        let data = fs::read(path).map_err(|source| KernelError::NoBtf { path: path.into(), source })?;
-        let info = TypeInformation::new(&Bytes(data))
-            .map_err(|error| KernelError::BadBtf { path: path.into(), reason: error.message().to_owned() })?;
+        let data = fs::read(path).map_err(|source| KernelError::NoBtf {
+            path: path.into(),
+            source,
+        })?;
+        let info = TypeInformation::new(&Bytes(data)).map_err(|error| KernelError::BadBtf {
+            path: path.into(),
+            reason: error.message().to_owned(),
+        })?;
         let mut missing = Vec::new();
         let mut lacks = |field: &str, structure: &str, member: &str| {
             missing.push((field.to_owned(), structure.to_owned(), member.to_owned()));
         };
-        let offsets = Offsets::resolve(|structure, member| byte_offset(&info, structure, member), &mut lacks);
+        let offsets = Offsets::resolve(
+            |structure, member| byte_offset(&info, structure, member),
+            &mut lacks,
+        );
         let facts = kernel_facts(&info);
         if facts.iowait_byte == MISSING {
             lacks("iowait", "task_struct", "in_iowait");
@@ -57,7 +67,12 @@ impl KernelTypes {
         }
         Ok(Self {
             offsets: offsets.words().to_vec(),
-            facts: [facts.iowait_byte, facts.iowait_mask, facts.page_head_bit, facts.page_size],
+            facts: [
+                facts.iowait_byte,
+                facts.iowait_mask,
+                facts.page_head_bit,
+                facts.page_size,
+            ],
             missing,
             tracepoints: tracepoints
                 .iter()
@@ -69,7 +84,8 @@ impl KernelTypes {
 
     /// The same in a process of its own, while we go on. Must be called while we have one thread.
     pub fn start(path: &'static Path, tracepoints: Vec<&'static str>) -> io::Result<PendingTypes> {
-        Apart::start(move || Self::read(path, &tracepoints).map_err(|error| error.to_string())).map(PendingTypes)
+        Apart::start(move || Self::read(path, &tracepoints).map_err(|error| error.to_string()))
+            .map(PendingTypes)
     }
 
     /// Whether the kernel has a tracepoint that BTF programs can attach to.
@@ -85,7 +101,12 @@ impl KernelTypes {
     /// Other facts.
     pub fn facts(&self) -> KernelFacts {
         let [iowait_byte, iowait_mask, page_head_bit, page_size] = self.facts;
-        KernelFacts { iowait_byte, iowait_mask, page_head_bit, page_size }
+        KernelFacts {
+            iowait_byte,
+            iowait_mask,
+            page_head_bit,
+            page_size,
+        }
     }
 }
 
@@ -95,8 +116,14 @@ pub struct PendingTypes(Apart);
 impl PendingTypes {
     /// Waits for them.
     pub fn finish(self) -> Result<KernelTypes, KernelError> {
-        let bad = |reason| KernelError::BadBtf { path: VMLINUX.into(), reason };
-        self.0.finish::<Result<KernelTypes, String>>().map_err(|error| bad(error.to_string()))?.map_err(bad)
+        let bad = |reason| KernelError::BadBtf {
+            path: VMLINUX.into(),
+            reason,
+        };
+        self.0
+            .finish::<Result<KernelTypes, String>>()
+            .map_err(|error| bad(error.to_string()))?
+            .map_err(bad)
     }
 }
 

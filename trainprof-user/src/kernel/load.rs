@@ -26,10 +26,18 @@ impl Probes {
     /// Loads and attaches every probe that this kernel can run. Nothing is followed yet.
     pub fn attach(limits: Limits) -> Result<Self, KernelError> {
         if !Path::new(btf::VMLINUX).exists() {
-            return Err(KernelError::NoBtf { path: btf::VMLINUX.into(), source: io::ErrorKind::NotFound.into() });
+            return Err(KernelError::NoBtf {
+                path: btf::VMLINUX.into(),
+                source: io::ErrorKind::NotFound.into(),
+            });
         }
-        let pending = KernelTypes::start(Path::new(btf::VMLINUX), tracepoints())
-            .map_err(|error| KernelError::BadBtf { path: btf::VMLINUX.into(), reason: error.to_string() })?;
+        let pending =
+            KernelTypes::start(Path::new(btf::VMLINUX), tracepoints()).map_err(|error| {
+                KernelError::BadBtf {
+                    path: btf::VMLINUX.into(),
+                    reason: error.to_string(),
+                }
+            })?;
         let btf = Btf::from_sys_fs().map_err(|error| KernelError::BadBtf {
             path: btf::VMLINUX.into(),
             reason: error.to_string(),
@@ -45,17 +53,24 @@ impl Probes {
             .load(OBJECT)?;
         let mut skipped = missing_members(&types);
         // Programs hold on to their maps only once they are loaded: until then nothing may be taken out.
-        let mut control = Array::try_from(map_mut(&mut ebpf, "CONTROL")?).map_err(map_error("CONTROL"))?;
-        control.set(CONTROL_EVENT_MIN_NS, limits.event_min_ns, 0).map_err(map_error("CONTROL"))?;
+        let mut control =
+            Array::try_from(map_mut(&mut ebpf, "CONTROL")?).map_err(map_error("CONTROL"))?;
+        control
+            .set(CONTROL_EVENT_MIN_NS, limits.event_min_ns, 0)
+            .map_err(map_error("CONTROL"))?;
         fill_syscalls(&mut ebpf)?;
         let attached = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
         Ok(Self {
             threads: table(&mut ebpf, "THREADS")?,
-            halves: [half(&mut ebpf, ["OPS_A", "HISTS_A", "WAITS_A"])?, half(&mut ebpf, ["OPS_B", "HISTS_B", "WAITS_B"])?],
+            halves: [
+                half(&mut ebpf, ["OPS_A", "HISTS_A", "WAITS_A"])?,
+                half(&mut ebpf, ["OPS_B", "HISTS_B", "WAITS_B"])?,
+            ],
             ended: table(&mut ebpf, "ENDED")?,
             filesets: table(&mut ebpf, "FILESET_INFO")?,
             control: Array::try_from(take(&mut ebpf, "CONTROL")?).map_err(map_error("CONTROL"))?,
-            losses: PerCpuArray::try_from(take(&mut ebpf, "LOSSES")?).map_err(map_error("LOSSES"))?,
+            losses: PerCpuArray::try_from(take(&mut ebpf, "LOSSES")?)
+                .map_err(map_error("LOSSES"))?,
             ring: RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(map_error("EVENTS"))?,
             ebpf,
             epoch: 0,
@@ -73,12 +88,19 @@ fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, KernelError> {
     ebpf.take_map(name).ok_or(KernelError::NoMap(name))
 }
 
-fn table<K: Wire, V: Wire>(ebpf: &mut Ebpf, name: &'static str) -> Result<Table<K, V>, KernelError> {
+fn table<K: Wire, V: Wire>(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+) -> Result<Table<K, V>, KernelError> {
     Table::new(take(ebpf, name)?).ok_or(KernelError::NoMap(name))
 }
 
 fn half(ebpf: &mut Ebpf, [ops, hists, waits]: [&'static str; 3]) -> Result<Half, KernelError> {
-    Ok(Half { ops: table(ebpf, ops)?, hists: table(ebpf, hists)?, waits: table(ebpf, waits)? })
+    Ok(Half {
+        ops: table(ebpf, ops)?,
+        hists: table(ebpf, hists)?,
+        waits: table(ebpf, waits)?,
+    })
 }
 
 /// Hands this architecture's table of system calls to the probes.
@@ -86,7 +108,9 @@ fn fill_syscalls(ebpf: &mut Ebpf) -> Result<(), KernelError> {
     let mut table = Array::try_from(map_mut(ebpf, "SYSCALLS")?).map_err(map_error("SYSCALLS"))?;
     for (nr, info) in arch::syscalls().into_iter().enumerate() {
         if info.op != 0 || info.wait_on != 0 {
-            table.set(nr as u32, Packed(info), 0).map_err(map_error("SYSCALLS"))?;
+            table
+                .set(nr as u32, Packed(info), 0)
+                .map_err(map_error("SYSCALLS"))?;
         }
     }
     Ok(())
@@ -112,27 +136,49 @@ fn attach_all(
     let mut attached = Vec::new();
     for probe in CATALOGUE {
         let reason = match decide(probe, |name| types.has_tracepoint(name), &types.offsets()) {
-            Decision::Attach(tracepoint) => match attach_one(ebpf, btf, probe.program, tracepoint) {
-                Ok(()) => {
-                    attached.push(probe.program);
-                    continue;
+            Decision::Attach(tracepoint) => {
+                match attach_one(ebpf, btf, probe.program, tracepoint) {
+                    Ok(()) => {
+                        attached.push(probe.program);
+                        continue;
+                    }
+                    Err(error) if probe.essential => return Err(error),
+                    Err(error) => error.to_string(),
                 }
-                Err(error) if probe.essential => return Err(error),
-                Err(error) => error.to_string(),
-            },
-            Decision::NoTracepoint => format!("this kernel has no tracepoint {}", probe.tracepoints[0]),
-            Decision::NoMember => format!("this kernel lacks a structure member that probe {} reads", probe.program),
+            }
+            Decision::NoTracepoint => {
+                format!("this kernel has no tracepoint {}", probe.tracepoints[0])
+            }
+            Decision::NoMember => format!(
+                "this kernel lacks a structure member that probe {} reads",
+                probe.program
+            ),
         };
         if probe.essential {
-            return Err(KernelError::Unsupported { gives: probe.gives, reason });
+            return Err(KernelError::Unsupported {
+                gives: probe.gives,
+                reason,
+            });
         }
-        skipped.push(Skipped { what: probe.gives.to_owned(), reason });
+        skipped.push(Skipped {
+            what: probe.gives.to_owned(),
+            reason,
+        });
     }
     Ok(attached)
 }
 
-fn attach_one(ebpf: &mut Ebpf, btf: &Btf, program: &'static str, tracepoint: &'static str) -> Result<(), KernelError> {
-    let refused = |source| KernelError::Refused { program, tracepoint, source: Box::new(source) };
+fn attach_one(
+    ebpf: &mut Ebpf,
+    btf: &Btf,
+    program: &'static str,
+    tracepoint: &'static str,
+) -> Result<(), KernelError> {
+    let refused = |source| KernelError::Refused {
+        program,
+        tracepoint,
+        source: Box::new(source),
+    };
     let found: &mut BtfTracePoint = ebpf
         .program_mut(program)
         .and_then(|p| p.try_into().ok())

@@ -41,20 +41,31 @@ const CONTROL_EPOCH: u32 = 0;
 /// What can go wrong between us and the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    #[error("cannot read the kernel's type information {path}: {source}. A kernel built with CONFIG_DEBUG_INFO_BTF is needed (most distributions since 2020 have it); `trainprof doctor` tells more")]
+    #[error(
+        "cannot read the kernel's type information {path}: {source}. A kernel built with CONFIG_DEBUG_INFO_BTF is needed (most distributions since 2020 have it); `trainprof doctor` tells more"
+    )]
     NoBtf { path: PathBuf, source: io::Error },
     #[error("cannot understand the kernel's type information {path}: {reason}")]
     BadBtf { path: PathBuf, reason: String },
     #[error("cannot load the probes: {0}. `trainprof doctor` tells what this host lacks")]
     Load(#[from] aya::EbpfError),
     #[error("the kernel refused the probe {program} at {tracepoint}: {source}")]
-    Refused { program: &'static str, tracepoint: &'static str, source: Box<ProgramError> },
-    #[error("this kernel cannot give {gives}: {reason}. Linux 5.18 or newer is needed; `trainprof doctor` tells more")]
+    Refused {
+        program: &'static str,
+        tracepoint: &'static str,
+        source: Box<ProgramError>,
+    },
+    #[error(
+        "this kernel cannot give {gives}: {reason}. Linux 5.18 or newer is needed; `trainprof doctor` tells more"
+    )]
     Unsupported { gives: &'static str, reason: String },
     #[error("the eBPF object has no usable map `{0}`: this trainprof was built wrongly")]
     NoMap(&'static str),
     #[error("map `{map}`: {source}")]
-    Map { map: &'static str, source: Box<dyn std::error::Error + Send + Sync> },
+    Map {
+        map: &'static str,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     #[error("cannot follow thread {tid}: {source}")]
     Follow { tid: u32, source: io::Error },
 }
@@ -71,7 +82,10 @@ pub struct Limits {
 impl Limits {
     /// Sizes that suit this host. Memory is taken as threads come, so room costs next to nothing.
     pub fn for_this_host() -> Self {
-        Self { max_threads: 65_536, event_min_ns: 50_000 }
+        Self {
+            max_threads: 65_536,
+            event_min_ns: 50_000,
+        }
     }
 }
 
@@ -126,7 +140,9 @@ pub struct Probes {
 impl Probes {
     /// Follows a thread from now on; `Ok(false)` when it is followed already.
     pub fn follow(&self, tid: u32, state: ThreadState) -> Result<bool, KernelError> {
-        self.threads.add(&tid, state).map_err(|source| KernelError::Follow { tid, source })
+        self.threads
+            .add(&tid, state)
+            .map_err(|source| KernelError::Follow { tid, source })
     }
 
     /// The state of one followed thread.
@@ -142,7 +158,9 @@ impl Probes {
     /// Lets the probes write into the other half of the aggregates. Wait for [`GRACE`] before [`Self::drain`].
     pub fn switch_over(&mut self) -> Result<(), KernelError> {
         let next = 1 - self.epoch;
-        self.control.set(CONTROL_EPOCH, next as u64, 0).map_err(map_error("CONTROL"))?;
+        self.control
+            .set(CONTROL_EPOCH, next as u64, 0)
+            .map_err(map_error("CONTROL"))?;
         self.epoch = next;
         Ok(())
     }
@@ -205,6 +223,11 @@ impl Probes {
     }
 }
 
-fn map_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(map: &'static str) -> impl Fn(E) -> KernelError {
-    move |source| KernelError::Map { map, source: source.into() }
+fn map_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    map: &'static str,
+) -> impl Fn(E) -> KernelError {
+    move |source| KernelError::Map {
+        map,
+        source: source.into(),
+    }
 }

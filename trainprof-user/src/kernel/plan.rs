@@ -21,15 +21,36 @@ fn present(offsets: &[u32]) -> bool {
 }
 
 fn task(o: &Offsets) -> bool {
-    present(&[o.task_pid, o.task_tgid, o.task_flags, o.task_comm, o.task_min_flt, o.task_maj_flt])
+    present(&[
+        o.task_pid,
+        o.task_tgid,
+        o.task_flags,
+        o.task_comm,
+        o.task_min_flt,
+        o.task_maj_flt,
+    ])
 }
 
 fn descriptors(o: &Offsets) -> bool {
-    task(o) && present(&[o.task_files, o.files_fdt, o.fdt_max_fds, o.fdt_fd, o.file_inode, o.inode_mode])
+    task(o)
+        && present(&[
+            o.task_files,
+            o.files_fdt,
+            o.fdt_max_fds,
+            o.fdt_fd,
+            o.file_inode,
+            o.inode_mode,
+        ])
 }
 
 fn folios(o: &Offsets) -> bool {
-    descriptors(o) && present(&[o.folio_mapping, o.mapping_host, o.dentry_alias, o.inode_dentries])
+    descriptors(o)
+        && present(&[
+            o.folio_mapping,
+            o.mapping_host,
+            o.dentry_alias,
+            o.inode_dentries,
+        ])
 }
 
 fn uring(o: &Offsets) -> bool {
@@ -47,7 +68,13 @@ const fn row(
     essential: bool,
     ready: fn(&Offsets) -> bool,
 ) -> Probe {
-    Probe { program, tracepoints, gives, essential, ready }
+    Probe {
+        program,
+        tracepoints,
+        gives,
+        essential,
+        ready,
+    }
 }
 
 const WAKERS: &str = "wake-ups by interrupts told apart from those by threads";
@@ -55,31 +82,137 @@ const WAKERS: &str = "wake-ups by interrupts told apart from those by threads";
 /// Every probe, in the order of attaching: interrupt depth before wake-ups, forks before anything is
 /// followed, and a call's exit before its entry, so that no entry is left without its exit.
 pub const CATALOGUE: &[Probe] = &[
-    row("irq_handler_exit", &["irq_handler_exit"], WAKERS, false, nothing),
-    row("irq_handler_entry", &["irq_handler_entry"], WAKERS, false, nothing),
-    row("hrtimer_expire_exit", &["hrtimer_expire_exit"], WAKERS, false, nothing),
-    row("hrtimer_expire_entry", &["hrtimer_expire_entry"], WAKERS, false, nothing),
+    row(
+        "irq_handler_exit",
+        &["irq_handler_exit"],
+        WAKERS,
+        false,
+        nothing,
+    ),
+    row(
+        "irq_handler_entry",
+        &["irq_handler_entry"],
+        WAKERS,
+        false,
+        nothing,
+    ),
+    row(
+        "hrtimer_expire_exit",
+        &["hrtimer_expire_exit"],
+        WAKERS,
+        false,
+        nothing,
+    ),
+    row(
+        "hrtimer_expire_entry",
+        &["hrtimer_expire_entry"],
+        WAKERS,
+        false,
+        nothing,
+    ),
     row("softirq_exit", &["softirq_exit"], WAKERS, false, nothing),
     row("softirq_entry", &["softirq_entry"], WAKERS, false, nothing),
-    row("call_function_single_exit", &["call_function_single_exit"], WAKERS, false, nothing),
-    row("call_function_single_entry", &["call_function_single_entry"], WAKERS, false, nothing),
+    row(
+        "call_function_single_exit",
+        &["call_function_single_exit"],
+        WAKERS,
+        false,
+        nothing,
+    ),
+    row(
+        "call_function_single_entry",
+        &["call_function_single_entry"],
+        WAKERS,
+        false,
+        nothing,
+    ),
     row("irq_work_exit", &["irq_work_exit"], WAKERS, false, nothing),
-    row("irq_work_entry", &["irq_work_entry"], WAKERS, false, nothing),
-    row("sched_process_exit", &["sched_process_exit"], "ends of threads", true, task),
-    row("sched_process_exec", &["sched_process_exec"], "programs executed", true, task),
-    row("sched_process_fork", &["sched_process_fork"], "child processes and threads", true, task),
-    row("sched_waking", &["sched_waking"], "who woke whom", true, task),
-    row("sched_switch", &["sched_switch"], "time on the CPU and waits", true, descriptors),
-    row("sys_exit", &["sys_exit"], "file operations", true, descriptors),
-    row("sys_enter", &["sys_enter"], "file operations", true, descriptors),
-    row("mm_filemap_add_to_page_cache", &["mm_filemap_add_to_page_cache"], "cache hits", false, folios),
-    row("io_uring_complete", &["io_uring_complete"], "io_uring reads and writes", false, uring),
-    row("io_uring_submit", &["io_uring_submit_req", "io_uring_submit_sqe"], "io_uring reads and writes", false, uring),
+    row(
+        "irq_work_entry",
+        &["irq_work_entry"],
+        WAKERS,
+        false,
+        nothing,
+    ),
+    row(
+        "sched_process_exit",
+        &["sched_process_exit"],
+        "ends of threads",
+        true,
+        task,
+    ),
+    row(
+        "sched_process_exec",
+        &["sched_process_exec"],
+        "programs executed",
+        true,
+        task,
+    ),
+    row(
+        "sched_process_fork",
+        &["sched_process_fork"],
+        "child processes and threads",
+        true,
+        task,
+    ),
+    row(
+        "sched_waking",
+        &["sched_waking"],
+        "who woke whom",
+        true,
+        task,
+    ),
+    row(
+        "sched_switch",
+        &["sched_switch"],
+        "time on the CPU and waits",
+        true,
+        descriptors,
+    ),
+    row(
+        "sys_exit",
+        &["sys_exit"],
+        "file operations",
+        true,
+        descriptors,
+    ),
+    row(
+        "sys_enter",
+        &["sys_enter"],
+        "file operations",
+        true,
+        descriptors,
+    ),
+    row(
+        "mm_filemap_add_to_page_cache",
+        &["mm_filemap_add_to_page_cache"],
+        "cache hits",
+        false,
+        folios,
+    ),
+    row(
+        "io_uring_complete",
+        &["io_uring_complete"],
+        "io_uring reads and writes",
+        false,
+        uring,
+    ),
+    row(
+        "io_uring_submit",
+        &["io_uring_submit_req", "io_uring_submit_sqe"],
+        "io_uring reads and writes",
+        false,
+        uring,
+    ),
 ];
 
 /// Every tracepoint that a probe may attach to.
 pub fn tracepoints() -> Vec<&'static str> {
-    CATALOGUE.iter().flat_map(|probe| probe.tracepoints).copied().collect()
+    CATALOGUE
+        .iter()
+        .flat_map(|probe| probe.tracepoints)
+        .copied()
+        .collect()
 }
 
 /// What becomes of one probe.
@@ -107,14 +240,20 @@ mod tests {
     use super::*;
 
     fn probe(name: &str) -> &'static Probe {
-        CATALOGUE.iter().find(|p| p.program == name).expect("in the catalogue")
+        CATALOGUE
+            .iter()
+            .find(|p| p.program == name)
+            .expect("in the catalogue")
     }
 
     #[test]
     fn an_older_name_serves_where_the_newer_is_missing() {
         let full = Offsets::resolve(|_, _| Some(8), |_, _, _| {});
         let submit = probe("io_uring_submit");
-        assert_eq!(decide(submit, |_| true, &full), Decision::Attach("io_uring_submit_req"));
+        assert_eq!(
+            decide(submit, |_| true, &full),
+            Decision::Attach("io_uring_submit_req")
+        );
         assert_eq!(
             decide(submit, |name| name == "io_uring_submit_sqe", &full),
             Decision::Attach("io_uring_submit_sqe")
@@ -126,10 +265,22 @@ mod tests {
     fn a_missing_member_disables_just_what_reads_it() {
         let mut offsets = Offsets::resolve(|_, _| Some(8), |_, _, _| {});
         offsets.kiocb_res = MISSING;
-        assert_eq!(decide(probe("io_uring_complete"), |_| true, &offsets), Decision::NoMember);
-        assert_eq!(decide(probe("sys_enter"), |_| true, &offsets), Decision::Attach("sys_enter"));
+        assert_eq!(
+            decide(probe("io_uring_complete"), |_| true, &offsets),
+            Decision::NoMember
+        );
+        assert_eq!(
+            decide(probe("sys_enter"), |_| true, &offsets),
+            Decision::Attach("sys_enter")
+        );
         offsets.task_pid = MISSING;
-        assert_eq!(decide(probe("sys_enter"), |_| true, &offsets), Decision::NoMember);
-        assert_eq!(decide(probe("irq_work_entry"), |_| true, &offsets), Decision::Attach("irq_work_entry"));
+        assert_eq!(
+            decide(probe("sys_enter"), |_| true, &offsets),
+            Decision::NoMember
+        );
+        assert_eq!(
+            decide(probe("irq_work_entry"), |_| true, &offsets),
+            Decision::Attach("irq_work_entry")
+        );
     }
 }

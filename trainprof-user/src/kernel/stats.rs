@@ -40,7 +40,9 @@ impl StatsSwitch {
     /// Switches counting on or off. Whether that was done.
     pub fn set(&mut self, on: bool) -> bool {
         let mut answer = [0];
-        self.line.write_all(&[u8::from(on)]).is_ok() && self.line.read_exact(&mut answer).is_ok() && answer == [1]
+        self.line.write_all(&[u8::from(on)]).is_ok()
+            && self.line.read_exact(&mut answer).is_ok()
+            && answer == [1]
     }
 }
 
@@ -70,7 +72,11 @@ fn serve(mut line: UnixStream) {
     let mut counting: Option<OwnedFd> = None;
     let mut order = [0];
     while line.read_exact(&mut order).is_ok() {
-        counting = if order == [1] { enable_stats(Stats::RunTime).ok() } else { None };
+        counting = if order == [1] {
+            enable_stats(Stats::RunTime).ok()
+        } else {
+            None
+        };
         let done = u8::from(order == [0] || counting.is_some());
         if line.write_all(&[done]).is_err() {
             return;

@@ -65,7 +65,10 @@ impl<K: Wire, V: Wire> Table<K, V> {
         };
         let info = data.info().ok()?;
         (info.key_size() as usize == size_of::<K>() && info.value_size() as usize == size_of::<V>())
-            .then_some(Self { data, types: PhantomData })
+            .then_some(Self {
+                data,
+                types: PhantomData,
+            })
     }
 
     fn element(&self, command: libc::c_long, key: &K, value: *mut V, flags: u64) -> io::Result<()> {
@@ -77,7 +80,14 @@ impl<K: Wire, V: Wire> Table<K, V> {
             flags,
         };
         // SAFETY: key and value have the map's sizes, checked in `new`.
-        match unsafe { libc::syscall(libc::SYS_bpf, command, &raw const attr, size_of::<ElementAttr>()) } {
+        match unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                command,
+                &raw const attr,
+                size_of::<ElementAttr>(),
+            )
+        } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -86,7 +96,8 @@ impl<K: Wire, V: Wire> Table<K, V> {
     /// One entry.
     pub fn get(&self, key: &K) -> Option<V> {
         let mut value = MaybeUninit::<V>::uninit();
-        self.element(BPF_MAP_LOOKUP_ELEM, key, value.as_mut_ptr(), 0).ok()?;
+        self.element(BPF_MAP_LOOKUP_ELEM, key, value.as_mut_ptr(), 0)
+            .ok()?;
         // SAFETY: the kernel wrote the whole value; every bit pattern is valid.
         Some(unsafe { value.assume_init() })
     }
@@ -130,7 +141,14 @@ impl<K: Wire, V: Wire> Table<K, V> {
                 ..BatchAttr::default()
             };
             // SAFETY: both buffers have room for `count` entries of the map's sizes.
-            let rc = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size_of::<BatchAttr>()) };
+            let rc = unsafe {
+                libc::syscall(
+                    libc::SYS_bpf,
+                    command,
+                    &raw mut attr,
+                    size_of::<BatchAttr>(),
+                )
+            };
             let error = (rc != 0).then(io::Error::last_os_error);
             let code = error.as_ref().and_then(io::Error::raw_os_error);
             // A bucket longer than the room: nothing was taken, try again with more.

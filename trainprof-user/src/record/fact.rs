@@ -15,19 +15,39 @@ use crate::{
 pub enum Record {
     Start(Start),
     /// Something that this host does not let us see.
-    Missing { what: String, reason: String },
+    Missing {
+        what: String,
+        reason: String,
+    },
     Process(ProcessSeen),
     Thread(ThreadSeen),
-    Exec { at: KtimeNs, pid: u32, old_tid: u32, name: String },
-    Exit { at: KtimeNs, pid: u32, tid: u32 },
+    Exec {
+        at: KtimeNs,
+        pid: u32,
+        old_tid: u32,
+        name: String,
+    },
+    Exit {
+        at: KtimeNs,
+        pid: u32,
+        tid: u32,
+    },
     /// A mount that files of the job lie on.
     Mount(MountFacts),
     Fileset(FilesetFact),
     Wait(WaitFact),
     Interval(Interval),
     /// A thread outside the job that woke one inside.
-    Outsider { tid: u32, pid: Option<u32>, name: Option<String> },
-    Memory { at: KtimeNs, pid: u32, rss_bytes: u64 },
+    Outsider {
+        tid: u32,
+        pid: Option<u32>,
+        name: Option<String>,
+    },
+    Memory {
+        at: KtimeNs,
+        pid: u32,
+        rss_bytes: u64,
+    },
     Cost(CostSample),
     Stop(Stop),
 }

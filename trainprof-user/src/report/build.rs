@@ -8,8 +8,8 @@ use super::{
     Shown,
     io::{self, round},
     model::{
-        Cost, Coverage, Faults, Gpu, Host, Job, Memory, Missing, ProcessRow, Report, RssBytes, SCHEMA, Shares, Steps,
-        StorageBytes, ThreadTime, Trainer, WaitRow, Waker, Workers,
+        Cost, Coverage, Faults, Gpu, Host, Job, Memory, Missing, ProcessRow, Report, RssBytes,
+        SCHEMA, Shares, Steps, StorageBytes, ThreadTime, Trainer, WaitRow, Waker, Workers,
     },
 };
 use crate::{
@@ -71,7 +71,10 @@ fn host(session: &Session) -> Option<Host> {
 }
 
 fn job(session: &Session, roles: &BTreeMap<u32, Role>) -> Job {
-    let pid = session.start.as_ref().and_then(|start| start.targets.first().copied());
+    let pid = session
+        .start
+        .as_ref()
+        .and_then(|start| start.targets.first().copied());
     let first = pid.and_then(|pid| session.processes.get(&pid));
     let facts = first.and_then(|process| process.seen.facts.as_ref());
     Job {
@@ -80,12 +83,20 @@ fn job(session: &Session, roles: &BTreeMap<u32, Role>) -> Job {
         started: facts.and_then(|f| f.started_unix),
         cgroup: facts.and_then(|f| f.cgroup.clone()),
         frameworks: first.and_then(|process| process.seen.frameworks.clone()),
-        processes: session.processes.values().map(|process| process_row(session, process, roles)).collect(),
+        processes: session
+            .processes
+            .values()
+            .map(|process| process_row(session, process, roles))
+            .collect(),
     }
 }
 
 fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>) -> ProcessRow {
-    let threads: Vec<&Thread> = session.threads.values().filter(|thread| thread.pid == process.pid).collect();
+    let threads: Vec<&Thread> = session
+        .threads
+        .values()
+        .filter(|thread| thread.pid == process.pid)
+        .collect();
     let counters = || threads.iter().filter_map(|thread| thread.counters);
     let seen = counters().next().is_some();
     let facts = process.seen.facts.as_ref();
@@ -94,12 +105,21 @@ fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>
         pid: process.pid,
         start_time: facts.map(|f| f.start_time_ticks),
         parent: process.parent,
-        role: roles.get(&process.pid).copied().unwrap_or(Role::Helper).name(),
+        role: roles
+            .get(&process.pid)
+            .copied()
+            .unwrap_or(Role::Helper)
+            .name(),
         name: leading_name(session, process),
         command: facts.map(|f| f.command.clone()).unwrap_or_default(),
         threads: threads.len(),
         ended: !threads.is_empty() && threads.iter().all(|thread| thread.until.is_some()),
-        share: shares(leading.map(|thread| share(session, thread, roles)).unwrap_or_default(), roles.get(&process.pid)),
+        share: shares(
+            leading
+                .map(|thread| share(session, thread, roles))
+                .unwrap_or_default(),
+            roles.get(&process.pid),
+        ),
         cpu_s: seconds(threads.iter().map(|thread| thread.run_ns).sum()),
         io: io::traffic(session, Some(process.pid)),
         faults: seen.then(|| Faults {
@@ -110,12 +130,18 @@ fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>
             read: counters().map(|c| c.storage_read_bytes).sum(),
             written: counters().map(|c| c.storage_write_bytes).sum(),
         }),
-        rss_bytes: process.rss.map(|rss| RssBytes { first: rss.first, last: rss.last, max: rss.max }),
+        rss_bytes: process.rss.map(|rss| RssBytes {
+            first: rss.first,
+            last: rss.last,
+            max: rss.max,
+        }),
     }
 }
 
 fn leading_name(session: &Session, process: &Process) -> String {
-    session.thread(process.pid).map_or_else(|| process.name.clone(), |thread| thread.name.clone())
+    session
+        .thread(process.pid)
+        .map_or_else(|| process.name.clone(), |thread| thread.name.clone())
 }
 
 fn shares(share: Share, role: Option<&Role>) -> Shares {
@@ -136,14 +162,19 @@ fn shares(share: Share, role: Option<&Role>) -> Shares {
 fn coverage(session: &Session) -> Coverage {
     let mut lost_by_reason: BTreeMap<&'static str, u64> = BTreeMap::new();
     for (number, count) in &session.lost {
-        let name = Loss::ALL.get(*number as usize).map_or("unknown", |reason| reason.name());
+        let name = Loss::ALL
+            .get(*number as usize)
+            .map_or("unknown", |reason| reason.name());
         *lost_by_reason.entry(name).or_default() += count;
     }
     if session.undecodable > 0 {
         lost_by_reason.insert("undecodable", session.undecodable);
     }
     let mut seen = BTreeSet::new();
-    let gpu = ("gpu".to_owned(), "GPU samples are not part of this version".to_owned());
+    let gpu = (
+        "gpu".to_owned(),
+        "GPU samples are not part of this version".to_owned(),
+    );
     Coverage {
         events: session.facts,
         lost: lost_by_reason.values().sum(),
@@ -153,16 +184,34 @@ fn coverage(session: &Session) -> Coverage {
             .iter()
             .chain(std::iter::once(&gpu))
             .filter(|entry| seen.insert((*entry).clone()))
-            .map(|(what, reason)| Missing { what: what.clone(), reason: reason.clone() })
+            .map(|(what, reason)| Missing {
+                what: what.clone(),
+                reason: reason.clone(),
+            })
             .collect(),
     }
 }
 
 fn trainer(session: &Session, roles: &BTreeMap<u32, Role>) -> Option<Trainer> {
-    let cpu = |pid: &u32| session.threads.values().filter(|t| t.pid == *pid).map(|t| t.run_ns).sum::<u64>();
-    let pid = roles.iter().filter(|(_, role)| **role == Role::Trainer).map(|(pid, _)| *pid).max_by_key(cpu)?;
+    let cpu = |pid: &u32| {
+        session
+            .threads
+            .values()
+            .filter(|t| t.pid == *pid)
+            .map(|t| t.run_ns)
+            .sum::<u64>()
+    };
+    let pid = roles
+        .iter()
+        .filter(|(_, role)| **role == Role::Trainer)
+        .map(|(pid, _)| *pid)
+        .max_by_key(cpu)?;
     let thread = leading_thread(session, pid)?;
-    Some(Trainer { pid, tid: thread.key.tid, share: shares(share(session, thread, roles), Some(&Role::Trainer)) })
+    Some(Trainer {
+        pid,
+        tid: thread.key.tid,
+        share: shares(share(session, thread, roles), Some(&Role::Trainer)),
+    })
 }
 
 fn workers(session: &Session, roles: &BTreeMap<u32, Role>) -> Workers {
@@ -195,7 +244,10 @@ fn threads(session: &Session, top: usize) -> Vec<ThreadTime> {
     let mut threads: Vec<&Thread> = session.threads.values().collect();
     threads.sort_by_key(|t| (std::cmp::Reverse(t.run_ns + t.runnable_ns()), t.key));
     threads.truncate(top.max(1));
-    threads.into_iter().map(|thread| thread_time(session, thread)).collect()
+    threads
+        .into_iter()
+        .map(|thread| thread_time(session, thread))
+        .collect()
 }
 
 fn thread_time(session: &Session, thread: &Thread) -> ThreadTime {
@@ -223,7 +275,13 @@ fn waits(session: &Session, thread: &Thread) -> Vec<WaitRow> {
         if kind == WaitKind::None {
             continue;
         }
-        let key = (kind, id.nr, object(session, id, kind), id.waker.kind, id.waker.tid);
+        let key = (
+            kind,
+            id.nr,
+            object(session, id, kind),
+            id.waker.kind,
+            id.waker.tid,
+        );
         let sum = alike.entry(key).or_default();
         sum.count += total.count;
         sum.wait_ns += total.wait_ns;
@@ -266,14 +324,31 @@ fn describe_waker(session: &Session, kind: u8, tid: u32) -> Waker {
         Ok(WakerKind::Kernel) => "kernel",
         Ok(WakerKind::Unknown) | Err(_) => "unknown",
     };
-    let inside = session.thread(tid).map(|thread| (Some(thread.pid), Some(thread.name.clone())));
-    let (pid, name) = inside.or_else(|| session.outsiders.get(&tid).cloned()).unwrap_or_default();
-    Waker { kind, pid, tid: (tid != 0).then_some(tid), name }
+    let inside = session
+        .thread(tid)
+        .map(|thread| (Some(thread.pid), Some(thread.name.clone())));
+    let (pid, name) = inside
+        .or_else(|| session.outsiders.get(&tid).cloned())
+        .unwrap_or_default();
+    Waker {
+        kind,
+        pid,
+        tid: (tid != 0).then_some(tid),
+        name,
+    }
 }
 
 fn memory(session: &Session) -> Memory {
-    let rss: Vec<_> = session.processes.values().filter_map(|process| process.rss).collect();
-    let counters: Vec<_> = session.threads.values().filter_map(|thread| thread.counters).collect();
+    let rss: Vec<_> = session
+        .processes
+        .values()
+        .filter_map(|process| process.rss)
+        .collect();
+    let counters: Vec<_> = session
+        .threads
+        .values()
+        .filter_map(|thread| thread.counters)
+        .collect();
     Memory {
         rss_bytes: (!rss.is_empty()).then(|| RssBytes {
             first: rss.iter().map(|r| r.first).sum(),

@@ -46,8 +46,18 @@ enum Group {
 fn is_made_up(fs_type: &str) -> bool {
     matches!(
         fs_type,
-        "proc" | "sysfs" | "cgroup" | "cgroup2" | "debugfs" | "tracefs" | "devtmpfs" | "devpts" | "bpf" | "securityfs"
-            | "mqueue" | "configfs"
+        "proc"
+            | "sysfs"
+            | "cgroup"
+            | "cgroup2"
+            | "debugfs"
+            | "tracefs"
+            | "devtmpfs"
+            | "devpts"
+            | "bpf"
+            | "securityfs"
+            | "mqueue"
+            | "configfs"
     )
 }
 
@@ -68,7 +78,9 @@ fn group(session: &Session, key: &OpKey) -> Group {
         // Known by its path alone.
         Class::Unknown => match fileset.and_then(|f| f.fs_type.as_deref()) {
             Some(fs) if is_made_up(fs) => Group::Proc,
-            Some("tmpfs") if fileset.and_then(|f| f.mount_point.as_deref()) == Some(SHM_MOUNT) => Group::Shm,
+            Some("tmpfs") if fileset.and_then(|f| f.mount_point.as_deref()) == Some(SHM_MOUNT) => {
+                Group::Shm
+            }
             _ => Group::File,
         },
     }
@@ -93,7 +105,9 @@ fn operation_name(op: Op) -> Option<&'static str> {
         Op::Unlink => "unlink",
         Op::Copy => "copy",
         Op::Fault => "fault",
-        Op::CopyOut | Op::Fill | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap | Op::None => return None,
+        Op::CopyOut | Op::Fill | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap | Op::None => {
+            return None;
+        }
     })
 }
 
@@ -131,13 +145,18 @@ pub fn io(session: &Session, shown: Shown) -> Io {
     let histograms = file_histograms(session);
     let latency = |ops: &[Op]| {
         let mut sum = Histogram::default();
-        ops.iter().filter_map(|op| histograms.get(&(*op as u8))).for_each(|h| sum.add(h));
+        ops.iter()
+            .filter_map(|op| histograms.get(&(*op as u8)))
+            .for_each(|h| sum.add(h));
         quantiles(&sum)
     };
-    let latency_us = [("open", latency(&[Op::Open])), ("read", latency(&[Op::Read, Op::UringRead]))]
-        .into_iter()
-        .filter_map(|(name, q)| Some((name, q?)))
-        .collect();
+    let latency_us = [
+        ("open", latency(&[Op::Open])),
+        ("read", latency(&[Op::Read, Op::UringRead])),
+    ]
+    .into_iter()
+    .filter_map(|(name, q)| Some((name, q?)))
+    .collect();
     Io {
         opens: all.opens,
         reads: all.reads,
@@ -182,7 +201,11 @@ fn file_histograms(session: &Session) -> BTreeMap<u8, Histogram> {
 
 fn quantiles(histogram: &Histogram) -> Option<Quantiles> {
     let us = |q| Some(round(histogram.quantile_ns(q)? / 1e3, 3));
-    Some(Quantiles { p50: us(0.5)?, p95: us(0.95)?, p99: us(0.99)? })
+    Some(Quantiles {
+        p50: us(0.5)?,
+        p95: us(0.95)?,
+        p99: us(0.99)?,
+    })
 }
 
 /// Rounds to a number of decimals: more digits than that carry no information.
@@ -217,12 +240,25 @@ fn cache_hit_ratio(session: &Session, bytes_read: u64) -> Option<f64> {
         .filter(|(key, _)| op_of(key) == Op::Fill && key.class == Class::File as u8)
         .map(|(_, total)| total.bytes)
         .sum();
-    let fetched: u64 = session.threads.values().filter_map(|t| t.counters).map(|c| c.storage_read_bytes).sum();
+    let fetched: u64 = session
+        .threads
+        .values()
+        .filter_map(|t| t.counters)
+        .map(|c| c.storage_read_bytes)
+        .sum();
     Some(1.0 - (filled.max(fetched) as f64 / bytes_read as f64).min(1.0))
 }
 
-fn operations(session: &Session, histograms: &BTreeMap<u8, Histogram>) -> BTreeMap<&'static str, OperationRow> {
-    let mut sums = BTreeMap::<&'static str, (OpTotal, Histogram)>::new();
+fn operations(
+    session: &Session,
+    histograms: &BTreeMap<u8, Histogram>,
+) -> BTreeMap<&'static str, OperationRow> {
+    // Every operation has its row, also when it was never seen.
+    let mut sums: BTreeMap<&'static str, (OpTotal, Histogram)> = Op::ALL
+        .into_iter()
+        .filter_map(operation_name)
+        .map(|name| (name, Default::default()))
+        .collect();
     let mut seen = BTreeSet::new();
     for (key, total) in &session.files.ops {
         let op = op_of(key);
@@ -254,8 +290,11 @@ fn operations(session: &Session, histograms: &BTreeMap<u8, Histogram>) -> BTreeM
 
 fn directories(session: &Session, top: usize) -> Vec<DirectoryRow> {
     let mut rows = BTreeMap::<String, (DirectoryRow, u64, u64)>::new();
-    let mut row_of = |fileset: Option<&FilesetFact>, change: &mut dyn FnMut(&mut (DirectoryRow, u64, u64))| {
-        let path = fileset.and_then(|f| f.directory.clone()).unwrap_or_else(|| "(unknown)".to_owned());
+    let mut row_of = |fileset: Option<&FilesetFact>,
+                      change: &mut dyn FnMut(&mut (DirectoryRow, u64, u64))| {
+        let path = fileset
+            .and_then(|f| f.directory.clone())
+            .unwrap_or_else(|| "(unknown)".to_owned());
         let entry = rows.entry(path.clone()).or_insert_with(|| {
             let row = DirectoryRow {
                 path,
@@ -279,7 +318,11 @@ fn directories(session: &Session, top: usize) -> Vec<DirectoryRow> {
         if group(session, key) != Group::File || (op == Op::Open && total.count == total.errors) {
             continue;
         }
-        row_of(session.filesets.get(&key.fileset), &mut |(row, files, bytes)| {
+        row_of(session.filesets.get(&key.fileset), &mut |(
+            row,
+            files,
+            bytes,
+        )| {
             let mut traffic = Traffic::default();
             add_traffic(&mut traffic, op, total);
             row.opens += traffic.opens;
@@ -299,7 +342,10 @@ fn directories(session: &Session, top: usize) -> Vec<DirectoryRow> {
     for thread in session.threads.values() {
         for (id, total) in &thread.waits {
             if id.object.fileset != 0 && matches!(wait_kind(id), WaitKind::File | WaitKind::Fault) {
-                row_of(session.filesets.get(&id.object.fileset), &mut |(row, ..)| row.wait_s += seconds(total.wait_ns));
+                row_of(
+                    session.filesets.get(&id.object.fileset),
+                    &mut |(row, ..)| row.wait_s += seconds(total.wait_ns),
+                );
             }
         }
     }
@@ -309,11 +355,18 @@ fn directories(session: &Session, top: usize) -> Vec<DirectoryRow> {
             row.mean_file_bytes = (files > 0).then(|| round(bytes as f64 / files as f64, 1));
             row
         })
-        .filter(|row| row.opens + row.reads + row.writes + row.stats > 0 || row.bytes + row.bytes_written > 0 || row.wait_s > 0.0)
+        .filter(|row| {
+            row.opens + row.reads + row.writes + row.stats > 0
+                || row.bytes + row.bytes_written > 0
+                || row.wait_s > 0.0
+        })
         .collect();
     rows.sort_by(|a, b| {
         (b.wait_s.total_cmp(&a.wait_s))
-            .then((b.opens + b.reads + b.writes + b.stats).cmp(&(a.opens + a.reads + a.writes + a.stats)))
+            .then(
+                (b.opens + b.reads + b.writes + b.stats)
+                    .cmp(&(a.opens + a.reads + a.writes + a.stats)),
+            )
             .then(a.path.cmp(&b.path))
     });
     rows.truncate(top);
@@ -326,16 +379,32 @@ fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
         if group(session, key) != Group::File || key.class == Class::Directory as u8 {
             continue;
         }
-        let extension = session.filesets.get(&key.fileset).and_then(|f| f.extension.clone()).unwrap_or_default();
+        let extension = session
+            .filesets
+            .get(&key.fileset)
+            .and_then(|f| f.extension.clone())
+            .unwrap_or_default();
         let mut traffic = Traffic::default();
         add_traffic(&mut traffic, op_of(key), total);
-        let row = rows.entry(extension.clone()).or_insert(ExtensionRow { extension, opens: 0, reads: 0, bytes: 0 });
+        let row = rows.entry(extension.clone()).or_insert(ExtensionRow {
+            extension,
+            opens: 0,
+            reads: 0,
+            bytes: 0,
+        });
         row.opens += traffic.opens;
         row.reads += traffic.reads;
         row.bytes += traffic.bytes_read;
     }
-    let mut rows: Vec<ExtensionRow> = rows.into_values().filter(|r| r.opens + r.reads > 0).collect();
-    rows.sort_by(|a, b| (b.opens + b.reads).cmp(&(a.opens + a.reads)).then(a.extension.cmp(&b.extension)));
+    let mut rows: Vec<ExtensionRow> = rows
+        .into_values()
+        .filter(|r| r.opens + r.reads > 0)
+        .collect();
+    rows.sort_by(|a, b| {
+        (b.opens + b.reads)
+            .cmp(&(a.opens + a.reads))
+            .then(a.extension.cmp(&b.extension))
+    });
     rows.truncate(top);
     rows
 }
@@ -349,7 +418,10 @@ fn other(session: &Session) -> BTreeMap<&'static str, OtherTraffic> {
         (Group::Device, "device"),
         (Group::Anon, "anon"),
     ];
-    let mut out: BTreeMap<_, _> = names.iter().map(|(_, name)| (*name, OtherTraffic::default())).collect();
+    let mut out: BTreeMap<_, _> = names
+        .iter()
+        .map(|(_, name)| (*name, OtherTraffic::default()))
+        .collect();
     for (key, total) in &session.files.ops {
         let of = group(session, key);
         let Some((_, name)) = names.iter().find(|(group, _)| *group == of) else {
@@ -368,7 +440,10 @@ fn other(session: &Session) -> BTreeMap<&'static str, OtherTraffic> {
 
 /// Calls that map and unmap memory.
 pub fn memory_calls(session: &Session) -> BTreeMap<&'static str, CallRow> {
-    let mut out = BTreeMap::<&'static str, CallRow>::new();
+    let mut out: BTreeMap<&'static str, CallRow> = ["mmap", "munmap", "brk", "madvise", "mremap"]
+        .into_iter()
+        .map(|name| (name, CallRow::default()))
+        .collect();
     for (key, total) in &session.files.ops {
         let name = match op_of(key) {
             Op::Mmap => "mmap",

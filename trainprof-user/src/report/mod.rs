@@ -25,7 +25,8 @@ impl Default for Shown {
 
 /// The report as JSON, with a line feed at its end.
 pub fn to_json(report: &Report) -> String {
-    let mut json = serde_json::to_string_pretty(report).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
+    let mut json = serde_json::to_string_pretty(report)
+        .unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
     json.push('\n');
     json
 }

@@ -12,7 +12,9 @@ pub fn to_text(report: &Report, top: usize) -> String {
     let mut out = String::new();
     // Writing into a string cannot fail.
     let _ = render(&mut out, report, top);
-    out.lines().map(|line| clip(line.trim_end(), WIDTH) + "\n").collect()
+    out.lines()
+        .map(|line| clip(line.trim_end(), WIDTH) + "\n")
+        .collect()
 }
 
 fn render(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
@@ -25,12 +27,23 @@ fn render(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
 }
 
 fn headline(out: &mut String, report: &Report) -> std::fmt::Result {
-    let pid = report.job.pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
+    let pid = report
+        .job
+        .pid
+        .map_or_else(|| "?".to_owned(), |pid| pid.to_string());
     let seconds = report.duration_s;
     writeln!(out, "job {pid}: {}", report.job.command.join(" "))?;
-    write!(out, "watched {seconds:.1} s, {} processes", report.job.processes.len())?;
+    write!(
+        out,
+        "watched {seconds:.1} s, {} processes",
+        report.job.processes.len()
+    )?;
     if let Some(trainer) = &report.trainer {
-        write!(out, "; trainer {}, {} workers", trainer.pid, report.workers.count)?;
+        write!(
+            out,
+            "; trainer {}, {} workers",
+            trainer.pid, report.workers.count
+        )?;
     }
     writeln!(out)?;
     if let Some(trainer) = &report.trainer {
@@ -55,13 +68,24 @@ fn split(share: &Shares) -> String {
         (share.other_wait, "other waits"),
     ];
     parts.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let shown: Vec<String> =
-        parts.iter().filter(|(share, _)| *share >= 0.005).map(|(share, what)| format!("{} {what}", percent(*share))).collect();
-    if shown.is_empty() { "nothing seen".to_owned() } else { shown.join(", ") }
+    let shown: Vec<String> = parts
+        .iter()
+        .filter(|(share, _)| *share >= 0.005)
+        .map(|(share, what)| format!("{} {what}", percent(*share)))
+        .collect();
+    if shown.is_empty() {
+        "nothing seen".to_owned()
+    } else {
+        shown.join(", ")
+    }
 }
 
 fn processes(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
-    writeln!(out, "\n{:>8} {:<8} {:<16} {:>7} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}  {:>8}", "PID", "ROLE", "NAME", "THREADS", "CPU", "RUNQ", "DATA", "I/O", "LOCK", "REST", "CPU TIME")?;
+    writeln!(
+        out,
+        "\n{:>8} {:<8} {:<16} {:>7} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}  {:>8}",
+        "PID", "ROLE", "NAME", "THREADS", "CPU", "RUNQ", "DATA", "I/O", "LOCK", "REST", "CPU TIME"
+    )?;
     let mut rows: Vec<&ProcessRow> = report.job.processes.iter().collect();
     rows.sort_by(|a, b| b.cpu_s.total_cmp(&a.cpu_s).then(a.pid.cmp(&b.pid)));
     for row in rows.iter().take(top) {
@@ -88,21 +112,37 @@ fn processes(out: &mut String, report: &Report, top: usize) -> std::fmt::Result 
 
 fn waits(out: &mut String, report: &Report) -> std::fmt::Result {
     let leading: Vec<(u32, u32)> = report.trainer.iter().map(|t| (t.pid, t.tid)).collect();
-    let Some(thread) = report.threads.iter().find(|t| leading.contains(&(t.pid, t.tid))) else {
+    let Some(thread) = report
+        .threads
+        .iter()
+        .find(|t| leading.contains(&(t.pid, t.tid)))
+    else {
         return Ok(());
     };
     if thread.waits.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\nwhat the trainer's thread {} ({}) waited for", thread.tid, thread.name)?;
+    writeln!(
+        out,
+        "\nwhat the trainer's thread {} ({}) waited for",
+        thread.tid, thread.name
+    )?;
     for wait in thread.waits.iter().take(5) {
         let waker = match (&wait.waker.name, wait.waker.pid, wait.waker.kind) {
             (Some(name), Some(pid), _) => format!("woken by {name} ({pid})"),
             (_, _, "interrupt") => "woken by an interrupt".to_owned(),
             (_, _, kind) => format!("woken by: {kind}"),
         };
-        let on = wait.object.as_deref().map(|o| format!(" {o}")).unwrap_or_default();
-        writeln!(out, "{:>8.3} s {:>8} × {} in {}{on}, {waker}", wait.seconds, wait.count, wait.kind, wait.syscall)?;
+        let on = wait
+            .object
+            .as_deref()
+            .map(|o| format!(" {o}"))
+            .unwrap_or_default();
+        writeln!(
+            out,
+            "{:>8.3} s {:>8} × {} in {}{on}, {waker}",
+            wait.seconds, wait.count, wait.kind, wait.syscall
+        )?;
     }
     Ok(())
 }
@@ -128,7 +168,11 @@ fn files(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
         facts.push(format!("{} of bytes from the cache", percent(ratio)));
     }
     for (name, q) in &io.latency_us {
-        facts.push(format!("{name} p50 {} p99 {}", micros(q.p50), micros(q.p99)));
+        facts.push(format!(
+            "{name} p50 {} p99 {}",
+            micros(q.p50),
+            micros(q.p99)
+        ));
     }
     if !facts.is_empty() {
         writeln!(out, "       {}", facts.join("; "))?;
@@ -136,7 +180,11 @@ fn files(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
     if io.top.is_empty() {
         return Ok(());
     }
-    writeln!(out, "{:>9} {:>9} {:>10} {:>10} {:>8}  {:<8} DIRECTORY", "OPENS", "READS", "READ", "MEAN SIZE", "WAIT", "FS")?;
+    writeln!(
+        out,
+        "{:>9} {:>9} {:>10} {:>10} {:>8}  {:<8} DIRECTORY",
+        "OPENS", "READS", "READ", "MEAN SIZE", "WAIT", "FS"
+    )?;
     let rows = top.min(10);
     for row in io.top.iter().take(rows) {
         writeln!(
@@ -158,32 +206,53 @@ fn memory(out: &mut String, report: &Report) -> std::fmt::Result {
     let memory = &report.memory;
     let mut facts = Vec::new();
     if let Some(rss) = memory.rss_bytes {
-        facts.push(format!("resident {} → {}", bytes(rss.first as f64), bytes(rss.last as f64)));
+        facts.push(format!(
+            "resident {} → {}",
+            bytes(rss.first as f64),
+            bytes(rss.last as f64)
+        ));
     }
     if let Some(faults) = memory.faults {
-        facts.push(format!("{} minor and {} major page faults", faults.minor, faults.major));
+        facts.push(format!(
+            "{} minor and {} major page faults",
+            faults.minor, faults.major
+        ));
     }
-    for (name, row) in &memory.calls {
+    for (name, row) in memory.calls.iter().filter(|(_, row)| row.count > 0) {
         facts.push(format!("{} {name}", row.count));
     }
-    if facts.is_empty() { Ok(()) } else { writeln!(out, "\nmemory: {}", facts.join(", ")) }
+    if facts.is_empty() {
+        Ok(())
+    } else {
+        writeln!(out, "\nmemory: {}", facts.join(", "))
+    }
 }
 
 fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
     let coverage = &report.coverage;
     let cost = &report.cost;
-    write!(out, "\nseen: {} events, {} lost", coverage.events, coverage.lost)?;
+    write!(
+        out,
+        "\nseen: {} events, {} lost",
+        coverage.events, coverage.lost
+    )?;
     if coverage.lost > 0 {
-        let reasons: Vec<String> = coverage.lost_by_reason.iter().map(|(r, n)| format!("{r} {n}")).collect();
+        let reasons: Vec<String> = coverage
+            .lost_by_reason
+            .iter()
+            .map(|(r, n)| format!("{r} {n}"))
+            .collect();
         write!(out, " ({})", reasons.join(", "))?;
     }
     writeln!(out)?;
     for missing in &coverage.missing {
         writeln!(out, "not seen: {}: {}", missing.what, missing.reason)?;
     }
-    if let (Some(percent), Some(cpu), Some(rss)) =
-        (cost.slowdown_estimate_pct, cost.collector_cpu_s, cost.collector_rss_max_bytes)
-    {
+    if let (Some(percent), Some(cpu), Some(rss)) = (
+        cost.slowdown_estimate_pct,
+        cost.collector_cpu_s,
+        cost.collector_rss_max_bytes,
+    ) {
         writeln!(
             out,
             "cost of watching: probes {percent:.2} % of the job's CPU time; trainprof itself {cpu:.2} s CPU, {} memory",
@@ -194,7 +263,15 @@ fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
 }
 
 fn more(out: &mut String, all: usize, shown: usize, what: &str) -> std::fmt::Result {
-    if all > shown { writeln!(out, "{:>8} more {what} (--top N, or the JSON report)", all - shown) } else { Ok(()) }
+    if all > shown {
+        writeln!(
+            out,
+            "{:>8} more {what} (--top N, or the JSON report)",
+            all - shown
+        )
+    } else {
+        Ok(())
+    }
 }
 
 fn percent(share: f64) -> String {
@@ -206,7 +283,11 @@ fn bytes(n: f64) -> String {
     let mut value = n;
     for unit in ["B", "KB", "MB", "GB", "TB"] {
         if value < 999.5 {
-            return if unit == "B" || value >= 99.95 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") };
+            return if unit == "B" || value >= 99.95 {
+                format!("{value:.0} {unit}")
+            } else {
+                format!("{value:.1} {unit}")
+            };
         }
         value /= 1000.0;
     }
@@ -214,7 +295,11 @@ fn bytes(n: f64) -> String {
 }
 
 fn micros(us: f64) -> String {
-    if us < 999.5 { format!("{us:.0} µs") } else { format!("{:.1} ms", us / 1e3) }
+    if us < 999.5 {
+        format!("{us:.0} µs")
+    } else {
+        format!("{:.1} ms", us / 1e3)
+    }
 }
 
 /// The beginning of a text, at most `width` characters.
@@ -222,7 +307,10 @@ fn clip(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+    text.chars()
+        .take(width.saturating_sub(1))
+        .chain(['…'])
+        .collect()
 }
 
 /// The end of a text, at most `width` characters.
@@ -231,7 +319,9 @@ fn clip_left(text: &str, width: usize) -> String {
     if count <= width {
         return text.to_owned();
     }
-    std::iter::once('…').chain(text.chars().skip(count + 1 - width)).collect()
+    std::iter::once('…')
+        .chain(text.chars().skip(count + 1 - width))
+        .collect()
 }
 
 #[cfg(test)]
@@ -240,7 +330,13 @@ mod tests {
 
     #[test]
     fn units() {
-        for (n, text) in [(0.0, "0 B"), (999.0, "999 B"), (1000.0, "1.0 KB"), (98_000.0, "98.0 KB"), (1.5e9, "1.5 GB")] {
+        for (n, text) in [
+            (0.0, "0 B"),
+            (999.0, "999 B"),
+            (1000.0, "1.0 KB"),
+            (98_000.0, "98.0 KB"),
+            (1.5e9, "1.5 GB"),
+        ] {
             assert_eq!(bytes(n), text);
         }
         assert_eq!(micros(12.4), "12 µs");

@@ -47,15 +47,24 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { latency: [0; LATENCY_BUCKETS], size: [0; SIZE_BUCKETS] }
+        Self {
+            latency: [0; LATENCY_BUCKETS],
+            size: [0; SIZE_BUCKETS],
+        }
     }
 }
 
 impl Histogram {
     /// Adds another histogram.
     pub fn add(&mut self, other: &Self) {
-        self.latency.iter_mut().zip(&other.latency).for_each(|(a, b)| *a += b);
-        self.size.iter_mut().zip(&other.size).for_each(|(a, b)| *a += b);
+        self.latency
+            .iter_mut()
+            .zip(&other.latency)
+            .for_each(|(a, b)| *a += b);
+        self.size
+            .iter_mut()
+            .zip(&other.size)
+            .for_each(|(a, b)| *a += b);
     }
 
     /// The latency in nanoseconds below which a share `q` (0–1) of the operations stayed, interpolated
@@ -90,13 +99,27 @@ pub struct FileTotals {
 
 impl FileTotals {
     pub(super) fn add(&mut self, op: &OpSum, pid: Option<u32>) {
-        let key = OpKey { pid, fileset: op.fileset, dev: op.dev, op: op.op, class: op.class };
-        let more = OpTotal { count: op.count, errors: op.errors, bytes: op.bytes, ns: op.ns };
+        let key = OpKey {
+            pid,
+            fileset: op.fileset,
+            dev: op.dev,
+            op: op.op,
+            class: op.class,
+        };
+        let more = OpTotal {
+            count: op.count,
+            errors: op.errors,
+            bytes: op.bytes,
+            ns: op.ns,
+        };
         self.ops.entry(key).or_default().add(&more);
     }
 
     pub(super) fn add_histogram(&mut self, hist: &HistSum) {
-        let known = self.histograms.entry((hist.dev, hist.op, hist.class)).or_default();
+        let known = self
+            .histograms
+            .entry((hist.dev, hist.op, hist.class))
+            .or_default();
         for (bucket, count) in &hist.latency {
             if let Some(slot) = known.latency.get_mut(usize::from(*bucket)) {
                 *slot += u64::from(*count);

@@ -66,9 +66,12 @@ pub fn wait_kind(id: &WaitId) -> WaitKind {
     }
     match arch::syscall_name(id.nr).unwrap_or("") {
         "futex" | "futex_wait" | "futex_waitv" => return WaitKind::Futex,
-        "nanosleep" | "clock_nanosleep" | "pause" | "rt_sigtimedwait" | "rt_sigsuspend" => return WaitKind::Sleep,
+        "nanosleep" | "clock_nanosleep" | "pause" | "rt_sigtimedwait" | "rt_sigsuspend" => {
+            return WaitKind::Sleep;
+        }
         "wait4" | "waitid" => return WaitKind::Child,
-        "poll" | "ppoll" | "select" | "pselect6" | "epoll_wait" | "epoll_pwait" | "epoll_pwait2" => {
+        "poll" | "ppoll" | "select" | "pselect6" | "epoll_wait" | "epoll_pwait"
+        | "epoll_pwait2" => {
             return WaitKind::Poll;
         }
         "io_uring_enter" => return WaitKind::Uring,
@@ -80,9 +83,10 @@ pub fn wait_kind(id: &WaitId) -> WaitKind {
         Ok(Class::Socket) => WaitKind::Socket,
         Ok(Class::Device) => WaitKind::Device,
         _ => match arch::syscall_name(id.nr).unwrap_or("") {
-            "open" | "openat" | "openat2" | "creat" | "stat" | "lstat" | "fstat" | "newfstatat" | "statx" | "access"
-            | "faccessat" | "faccessat2" | "readlink" | "readlinkat" | "rename" | "renameat" | "renameat2"
-            | "unlink" | "unlinkat" | "mkdir" | "mkdirat" | "rmdir" | "sync" => WaitKind::File,
+            "open" | "openat" | "openat2" | "creat" | "stat" | "lstat" | "fstat" | "newfstatat"
+            | "statx" | "access" | "faccessat" | "faccessat2" | "readlink" | "readlinkat"
+            | "rename" | "renameat" | "renameat2" | "unlink" | "unlinkat" | "mkdir" | "mkdirat"
+            | "rmdir" | "sync" => WaitKind::File,
             _ => WaitKind::Other,
         },
     }

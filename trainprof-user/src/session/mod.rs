@@ -78,7 +78,12 @@ impl Session {
             Record::Missing { what, reason } => self.missing.push((what.clone(), reason.clone())),
             Record::Process(seen) => self.process(seen),
             Record::Thread(seen) => self.thread_seen(seen),
-            Record::Exec { at, pid, old_tid, name } => self.exec(*at, *pid, *old_tid, name),
+            Record::Exec {
+                at,
+                pid,
+                old_tid,
+                name,
+            } => self.exec(*at, *pid, *old_tid, name),
             Record::Exit { at, tid, .. } => {
                 if let Some(thread) = self.thread_mut(*tid) {
                     thread.until = Some(*at);
@@ -96,7 +101,11 @@ impl Session {
             }
             Record::Memory { pid, rss_bytes, .. } => {
                 if let Some(process) = self.processes.get_mut(pid) {
-                    let rss = process.rss.get_or_insert(Rss { first: *rss_bytes, last: 0, max: 0 });
+                    let rss = process.rss.get_or_insert(Rss {
+                        first: *rss_bytes,
+                        last: 0,
+                        max: 0,
+                    });
                     rss.last = *rss_bytes;
                     rss.max = rss.max.max(*rss_bytes);
                 }
@@ -108,7 +117,9 @@ impl Session {
 
     /// Length of the watch, seconds.
     pub fn duration_s(&self) -> f64 {
-        self.start.as_ref().map_or(0.0, |start| self.until.seconds_since(start.at))
+        self.start
+            .as_ref()
+            .map_or(0.0, |start| self.until.seconds_since(start.at))
     }
 
     /// The thread that a thread id stands for now.
@@ -133,7 +144,10 @@ impl Session {
             // Another program in the same process: its parent and its beginning stay.
             Some(known) if self.current.contains_key(&seen.pid) => {
                 known.name.clone_from(&seen.name);
-                known.seen = ProcessSeen { parent: known.parent, ..seen.clone() };
+                known.seen = ProcessSeen {
+                    parent: known.parent,
+                    ..seen.clone()
+                };
             }
             _ => {
                 self.processes.insert(seen.pid, process);
@@ -142,8 +156,12 @@ impl Session {
     }
 
     fn thread_seen(&mut self, seen: &ThreadSeen) {
-        let key = ThreadKey { tid: seen.tid, since: seen.at };
-        self.threads.insert(key, Thread::new(seen.pid, key, seen.name.clone()));
+        let key = ThreadKey {
+            tid: seen.tid,
+            since: seen.at,
+        };
+        self.threads
+            .insert(key, Thread::new(seen.pid, key, seen.name.clone()));
         self.current.insert(seen.tid, key);
     }
 
@@ -175,7 +193,10 @@ impl Session {
         }
         // The ends first: they tell of threads whose beginning was lost.
         for end in &interval.ended {
-            if self.thread(end.tid).is_none_or(|t| t.key.since != end.followed_since) {
+            if self
+                .thread(end.tid)
+                .is_none_or(|t| t.key.since != end.followed_since)
+            {
                 self.thread_seen(&ThreadSeen {
                     at: end.followed_since,
                     pid: end.pid,

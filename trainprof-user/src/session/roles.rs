@@ -39,7 +39,11 @@ const MIN_HAND_OVERS: u64 = 3;
 /// A worker ends waits of one of its ancestors, on a pipe, a socket, a poll set or a futex, again and again;
 /// that ancestor is a trainer. Without any such pair, the process that used most CPU time is the trainer.
 pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
-    let mut roles: BTreeMap<u32, Role> = session.processes.keys().map(|pid| (*pid, Role::Helper)).collect();
+    let mut roles: BTreeMap<u32, Role> = session
+        .processes
+        .keys()
+        .map(|pid| (*pid, Role::Helper))
+        .collect();
     let mut fed = BTreeSet::new();
     for ((from, to), count) in hand_overs(session) {
         if count >= MIN_HAND_OVERS && is_ancestor(session, to, from) {
@@ -68,7 +72,11 @@ pub fn hand_overs(session: &Session) -> BTreeMap<(u32, u32), u64> {
         for (id, total) in &thread.waits {
             let handed = matches!(
                 wait_kind(id),
-                WaitKind::Pipe | WaitKind::Socket | WaitKind::Poll | WaitKind::Futex | WaitKind::Other
+                WaitKind::Pipe
+                    | WaitKind::Socket
+                    | WaitKind::Poll
+                    | WaitKind::Futex
+                    | WaitKind::Other
             );
             if handed
                 && let Some(from) = waker_process(session, id.waker.kind, id.waker.tid)
@@ -84,7 +92,11 @@ pub fn hand_overs(session: &Session) -> BTreeMap<(u32, u32), u64> {
 /// Process of a waker that woke on purpose and belongs to the job.
 pub fn waker_process(session: &Session, kind: u8, tid: u32) -> Option<u32> {
     let on_purpose = kind == WakerKind::Thread as u8 || kind == WakerKind::Sender as u8;
-    if on_purpose { session.thread(tid).map(|thread| thread.pid) } else { None }
+    if on_purpose {
+        session.thread(tid).map(|thread| thread.pid)
+    } else {
+        None
+    }
 }
 
 fn is_ancestor(session: &Session, ancestor: u32, pid: u32) -> bool {
@@ -106,7 +118,9 @@ fn busiest_process(session: &Session) -> Option<u32> {
     for thread in session.threads.values() {
         *cpu.entry(thread.pid).or_default() += thread.run_ns;
     }
-    cpu.into_iter().max_by_key(|(pid, ns)| (*ns, std::cmp::Reverse(*pid))).map(|(pid, _)| pid)
+    cpu.into_iter()
+        .max_by_key(|(pid, ns)| (*ns, std::cmp::Reverse(*pid)))
+        .map(|(pid, _)| pid)
 }
 
 /// The thread that a process's time is told by: its main thread, or, when that did nothing but wait for the
@@ -114,7 +128,9 @@ fn busiest_process(session: &Session) -> Option<u32> {
 pub fn leading_thread(session: &Session, pid: u32) -> Option<&Thread> {
     let threads = || session.threads.values().filter(|thread| thread.pid == pid);
     let busiest = threads().max_by_key(|thread| thread.run_ns)?;
-    let main = threads().filter(|thread| thread.key.tid == pid).max_by_key(|thread| thread.run_ns);
+    let main = threads()
+        .filter(|thread| thread.key.tid == pid)
+        .max_by_key(|thread| thread.run_ns);
     match main {
         Some(main) if main.run_ns.saturating_mul(20) >= busiest.run_ns => Some(main),
         _ => Some(busiest),
@@ -155,9 +171,15 @@ pub fn share(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) ->
         match (wait_kind(id), from) {
             (WaitKind::File | WaitKind::Fault | WaitKind::Device, _) => out.io_wait += part,
             (_, Some(pid)) if pid == thread.pid => out.lock_wait += part,
-            (_, Some(_)) if own == Some(Role::Trainer) && from_role == Some(Role::Worker) => out.data_wait += part,
-            (_, Some(_)) if own == Some(Role::Worker) && from_role == Some(Role::Trainer) => out.slot_wait += part,
-            (_, Some(_)) if own == Some(Role::Trainer) && from_role == Some(Role::Trainer) => out.comm_wait += part,
+            (_, Some(_)) if own == Some(Role::Trainer) && from_role == Some(Role::Worker) => {
+                out.data_wait += part
+            }
+            (_, Some(_)) if own == Some(Role::Worker) && from_role == Some(Role::Trainer) => {
+                out.slot_wait += part
+            }
+            (_, Some(_)) if own == Some(Role::Trainer) && from_role == Some(Role::Trainer) => {
+                out.comm_wait += part
+            }
             _ if total.iowait_ns * 2 > total.wait_ns => out.io_wait += part,
             _ => out.other_wait += part,
         }

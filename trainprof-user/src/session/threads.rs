@@ -55,7 +55,15 @@ pub struct Thread {
 
 impl Thread {
     pub(super) fn new(pid: u32, key: ThreadKey, name: String) -> Self {
-        Self { pid, key, name, until: None, run_ns: 0, waits: BTreeMap::new(), counters: None }
+        Self {
+            pid,
+            key,
+            name,
+            until: None,
+            run_ns: 0,
+            waits: BTreeMap::new(),
+            counters: None,
+        }
     }
 
     pub(super) fn add_wait(&mut self, wait: &WaitSum) {
@@ -85,7 +93,15 @@ impl Thread {
             total.wait_ns += ns;
             total.max_ns = total.max_ns.max(ns);
         } else if u32::from(open.state) == State::Preempted as u32 {
-            let total = self.wait_entry(NR_PREEMPTED, ObjectFact { id: 0, fileset: 0, class: 0 }, waker);
+            let total = self.wait_entry(
+                NR_PREEMPTED,
+                ObjectFact {
+                    id: 0,
+                    fileset: 0,
+                    class: 0,
+                },
+                waker,
+            );
             total.count += 1;
             total.runnable_ns += ns;
         }
@@ -108,6 +124,10 @@ impl Thread {
 
     /// Nanoseconds blocked in waits of one kind.
     pub fn wait_ns_of(&self, kind: WaitKind) -> u64 {
-        self.waits.iter().filter(|(id, _)| wait_kind(id) == kind).map(|(_, w)| w.wait_ns).sum()
+        self.waits
+            .iter()
+            .filter(|(id, _)| wait_kind(id) == kind)
+            .map(|(_, w)| w.wait_ns)
+            .sum()
     }
 }

@@ -26,8 +26,8 @@ use crate::{
     record::{
         Record,
         fact::{
-            CostSample, Counters, HistSum, Interval, ObjectFact, OpSum, OpenThread, ProcessSeen, Start, Stop,
-            StopReason, ThreadEnd, ThreadSeen, WaitFact, WaitSum, WakerFact,
+            CostSample, Counters, HistSum, Interval, ObjectFact, OpSum, OpenThread, ProcessSeen,
+            Start, Stop, StopReason, ThreadEnd, ThreadSeen, WaitFact, WaitSum, WakerFact,
         },
     },
     time::KtimeNs,
@@ -88,8 +88,12 @@ impl Live {
             targets.push(scan::check_target(*pid)?);
         }
         let probes = Probes::attach(watch.limits)?;
-        let at = own::now();
         let added = scan::follow_all(&probes, &targets)?;
+        let at = added
+            .iter()
+            .map(|thread| thread.since)
+            .min()
+            .unwrap_or_else(own::now);
         for pid in &targets {
             if !added.iter().any(|thread| thread.pid == *pid) {
                 return Err(TargetError::Ended { pid: *pid }.into());
@@ -117,7 +121,10 @@ impl Live {
             attach_ns: own::now().since(asked),
         }));
         for skipped in std::mem::take(&mut live.probes.skipped) {
-            live.out.push(Record::Missing { what: skipped.what, reason: skipped.reason });
+            live.out.push(Record::Missing {
+                what: skipped.what,
+                reason: skipped.reason,
+            });
         }
         let mut seen = BTreeSet::new();
         for thread in added {
@@ -125,7 +132,13 @@ impl Live {
                 live.process(thread.since, thread.pid, None, None);
             }
             let name = comm(thread.pid, thread.tid).unwrap_or_default();
-            live.thread(ThreadSeen { at: thread.since, pid: thread.pid, tid: thread.tid, parent_tid: None, name });
+            live.thread(ThreadSeen {
+                at: thread.since,
+                pid: thread.pid,
+                tid: thread.tid,
+                parent_tid: None,
+                name,
+            });
         }
         Ok(live)
     }
@@ -173,7 +186,12 @@ impl Live {
                 let at = KtimeNs(fork.at);
                 let name = event::name(&fork.comm);
                 if fork.child_tid == fork.child_tgid {
-                    self.process(at, fork.child_tgid, Some(fork.parent_tgid), Some(name.clone()));
+                    self.process(
+                        at,
+                        fork.child_tgid,
+                        Some(fork.parent_tgid),
+                        Some(name.clone()),
+                    );
                 }
                 self.thread(ThreadSeen {
                     at,
@@ -190,12 +208,21 @@ impl Live {
                     self.alive.remove(&exec.old_tid);
                     self.alive.insert(exec.tgid, exec.tgid);
                 }
-                self.out.push(Record::Exec { at, pid: exec.tgid, old_tid: exec.old_tid, name: name.clone() });
+                self.out.push(Record::Exec {
+                    at,
+                    pid: exec.tgid,
+                    old_tid: exec.old_tid,
+                    name: name.clone(),
+                });
                 self.process(at, exec.tgid, None, Some(name));
             }
             Event::Exit(exit) => {
                 self.alive.remove(&exit.tid);
-                self.out.push(Record::Exit { at: KtimeNs(exit.at), pid: exit.tgid, tid: exit.tid });
+                self.out.push(Record::Exit {
+                    at: KtimeNs(exit.at),
+                    pid: exit.tgid,
+                    tid: exit.tid,
+                });
             }
         }
     }
@@ -207,7 +234,9 @@ impl Live {
             at,
             pid,
             parent: parent.or(facts.as_ref().map(|f| f.ppid)).unwrap_or(0),
-            name: name.or(facts.as_ref().map(|f| f.comm.clone())).unwrap_or_default(),
+            name: name
+                .or(facts.as_ref().map(|f| f.comm.clone()))
+                .unwrap_or_default(),
             frameworks: FrameworkFacts::read(pid).ok(),
             facts,
         }));
@@ -228,7 +257,12 @@ impl Live {
         }
         if waker != 0 && !self.members.contains(&waker) && self.memo.new_outsider(waker) {
             let status = fs::read_to_string(format!("/proc/{waker}/status")).unwrap_or_default();
-            let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
+            let field = |name: &str| {
+                status
+                    .lines()
+                    .find_map(|l| l.strip_prefix(name))
+                    .map(str::trim)
+            };
             let record = Record::Outsider {
                 tid: waker,
                 pid: field("Tgid:").and_then(|s| s.parse().ok()),
@@ -250,9 +284,15 @@ impl Live {
         self.drain_events();
         let mut counted = self.probes.drain()?;
         // The order of a hash table means nothing; a fixed one makes recordings comparable.
-        counted.ops.sort_by_key(|(k, _)| (k.tid, k.fileset, k.op, k.class, k.dev));
-        counted.hists.sort_by_key(|(k, _)| (k.tid, k.op, k.class, k.dev));
-        counted.waits.sort_by_key(|(k, _)| (k.tid, k.nr, k.object, k.waker, k.fileset));
+        counted
+            .ops
+            .sort_by_key(|(k, _)| (k.tid, k.fileset, k.op, k.class, k.dev));
+        counted
+            .hists
+            .sort_by_key(|(k, _)| (k.tid, k.op, k.class, k.dev));
+        counted
+            .waits
+            .sort_by_key(|(k, _)| (k.tid, k.nr, k.object, k.waker, k.fileset));
         counted.ended.sort_by_key(|(k, _)| (k.at, k.tid));
         for (key, _) in &counted.ops {
             self.look_up(key.fileset, 0);
@@ -279,18 +319,34 @@ impl Live {
                 if !self.alive.values().any(|pid| *pid == state.tgid) {
                     self.process(at, state.tgid, None, None);
                 }
-                self.thread(ThreadSeen { at, pid: state.tgid, tid: *tid, parent_tid: None, name });
+                self.thread(ThreadSeen {
+                    at,
+                    pid: state.tgid,
+                    tid: *tid,
+                    parent_tid: None,
+                    name,
+                });
             }
         }
-        self.alive.retain(|tid, _| threads.binary_search_by_key(tid, |(tid, _)| *tid).is_ok());
+        self.alive
+            .retain(|tid, _| threads.binary_search_by_key(tid, |(tid, _)| *tid).is_ok());
     }
 
-    fn interval(&mut self, to: KtimeNs, counted: Aggregates, threads: &[(u32, ThreadState)]) -> Interval {
+    fn interval(
+        &mut self,
+        to: KtimeNs,
+        counted: Aggregates,
+        threads: &[(u32, ThreadState)],
+    ) -> Interval {
         let losses = self.probes.losses();
         let lost = losses
             .iter()
             .map(|(reason, total)| {
-                let before = self.losses.iter().find(|(r, _)| r == reason).map_or(0, |(_, n)| *n);
+                let before = self
+                    .losses
+                    .iter()
+                    .find(|(r, _)| r == reason)
+                    .map_or(0, |(_, n)| *n);
                 (*reason as u32, total.saturating_sub(before))
             })
             .filter(|(_, n)| *n > 0)
@@ -302,8 +358,15 @@ impl Live {
             ops: counted.ops.iter().map(|(k, c)| op_sum(k, c)).collect(),
             hists: counted.hists.iter().map(|(k, c)| hist_sum(k, c)).collect(),
             waits: counted.waits.iter().map(|(k, c)| wait_sum(k, c)).collect(),
-            ended: counted.ended.iter().map(|(k, e)| thread_end(k, e)).collect(),
-            running: threads.iter().map(|(tid, state)| (*tid, run_ns(state, to))).collect(),
+            ended: counted
+                .ended
+                .iter()
+                .map(|(k, e)| thread_end(k, e))
+                .collect(),
+            running: threads
+                .iter()
+                .map(|(tid, state)| (*tid, run_ns(state, to)))
+                .collect(),
             lost,
             undecodable: std::mem::take(&mut self.undecodable),
             events: std::mem::take(&mut self.events),
@@ -317,7 +380,11 @@ impl Live {
                 .ok()
                 .and_then(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
             if let Some(pages) = resident {
-                self.out.push(Record::Memory { at, pid, rss_bytes: pages * page });
+                self.out.push(Record::Memory {
+                    at,
+                    pid,
+                    rss_bytes: pages * page,
+                });
             }
         }
     }
@@ -338,7 +405,8 @@ impl Live {
         self.counted.stats.runs += after.runs.saturating_sub(before.runs);
         self.counted.ns += at.since(from);
         let scale = |n: u64| {
-            (u128::from(n) * u128::from(at.since(self.started)) / u128::from(self.counted.ns.max(1))) as u64
+            (u128::from(n) * u128::from(at.since(self.started))
+                / u128::from(self.counted.ns.max(1))) as u64
         };
         let (collector_cpu_ns, collector_rss_max_bytes) = own::usage();
         self.out.push(Record::Cost(CostSample {
@@ -355,18 +423,31 @@ impl Live {
     pub fn stop(&mut self, at: KtimeNs, reason: StopReason) -> Result<(), SourceError> {
         let mut threads = self.probes.threads()?;
         threads.sort_by_key(|(tid, _)| *tid);
-        let threads = threads.iter().map(|(tid, state)| open_thread(*tid, state, at)).collect();
-        self.out.push(Record::Stop(Stop { at, reason, threads }));
+        let threads = threads
+            .iter()
+            .map(|(tid, state)| open_thread(*tid, state, at))
+            .collect();
+        self.out.push(Record::Stop(Stop {
+            at,
+            reason,
+            threads,
+        }));
         Ok(())
     }
 }
 
 fn comm(pid: u32, tid: u32) -> Option<String> {
-    fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).ok().map(|s| s.trim_end().to_owned())
+    fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"))
+        .ok()
+        .map(|s| s.trim_end().to_owned())
 }
 
 fn run_ns(state: &ThreadState, at: KtimeNs) -> u64 {
-    let current = if state.state == State::Run as u32 { at.since(KtimeNs(state.since)) } else { 0 };
+    let current = if state.state == State::Run as u32 {
+        at.since(KtimeNs(state.since))
+    } else {
+        0
+    };
     state.run_ns + current
 }
 
@@ -374,8 +455,12 @@ fn open_thread(tid: u32, state: &ThreadState, at: KtimeNs) -> OpenThread {
     let counters = scan::counters(state.tgid, tid).map(|total| Counters {
         minor_faults: total.minor_faults.saturating_sub(state.base.min_flt),
         major_faults: total.major_faults.saturating_sub(state.base.maj_flt),
-        storage_read_bytes: total.storage_read_bytes.saturating_sub(state.base.read_bytes),
-        storage_write_bytes: total.storage_write_bytes.saturating_sub(state.base.write_bytes),
+        storage_read_bytes: total
+            .storage_read_bytes
+            .saturating_sub(state.base.read_bytes),
+        storage_write_bytes: total
+            .storage_write_bytes
+            .saturating_sub(state.base.write_bytes),
     });
     OpenThread {
         pid: state.tgid,
@@ -392,12 +477,21 @@ fn open_thread(tid: u32, state: &ThreadState, at: KtimeNs) -> OpenThread {
 }
 
 fn object_fact(object: &Object) -> ObjectFact {
-    ObjectFact { id: object.id, fileset: object.fileset, class: object.class as u8 }
+    ObjectFact {
+        id: object.id,
+        fileset: object.fileset,
+        class: object.class as u8,
+    }
 }
 
 fn waker_fact(kind: u8, tid: u32) -> WakerFact {
-    let named = kind == WakerKind::Thread as u8 || kind == WakerKind::Sender as u8 || kind == WakerKind::Kernel as u8;
-    WakerFact { kind, tid: if named { tid } else { 0 } }
+    let named = kind == WakerKind::Thread as u8
+        || kind == WakerKind::Sender as u8
+        || kind == WakerKind::Kernel as u8;
+    WakerFact {
+        kind,
+        tid: if named { tid } else { 0 },
+    }
 }
 
 fn wait_fact(wait: &WaitEvent) -> WaitFact {
@@ -417,7 +511,11 @@ fn wait_sum(key: &WaitKey, cell: &WaitCell) -> WaitSum {
     WaitSum {
         tid: key.tid,
         nr: key.nr,
-        object: ObjectFact { id: key.object, fileset: key.fileset, class: key.class },
+        object: ObjectFact {
+            id: key.object,
+            fileset: key.fileset,
+            class: key.class,
+        },
         waker: waker_fact(key.waker_kind, key.waker),
         count: cell.count,
         wait_ns: cell.wait_ns,
@@ -443,7 +541,12 @@ fn op_sum(key: &OpKey, cell: &OpCell) -> OpSum {
 
 fn hist_sum(key: &HistKey, cell: &HistCell) -> HistSum {
     let filled = |counts: &[u32]| {
-        counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(bucket, n)| (bucket as u8, *n)).collect()
+        counts
+            .iter()
+            .enumerate()
+            .filter(|(_, n)| **n > 0)
+            .map(|(bucket, n)| (bucket as u8, *n))
+            .collect()
     };
     HistSum {
         tid: key.tid,

@@ -32,7 +32,9 @@ pub struct Memo {
 impl Memo {
     /// Reads a process's mounts while it is there.
     pub fn learn_process(&mut self, pid: u32) {
-        let Some(namespace) = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok().map(|l| l.display().to_string())
+        let Some(namespace) = fs::read_link(format!("/proc/{pid}/ns/mnt"))
+            .ok()
+            .map(|l| l.display().to_string())
         else {
             return;
         };
@@ -63,11 +65,17 @@ impl Memo {
         let (fact, mount) = {
             let table = self.table(info.tgid);
             let from_text = info.key.dev == TEXT_DEV;
-            let directory = if from_text { text_directory(info) } else { entry_directory(info, table) };
+            let directory = if from_text {
+                text_directory(info)
+            } else {
+                entry_directory(info, table)
+            };
             let mount = match (from_text, table) {
                 (_, None) => None,
                 (true, Some(table)) => directory.as_deref().and_then(|d| table.longest_prefix(d)),
-                (false, Some(table)) => table.by_mnt_id(info.key.mnt_id).or_else(|| by_dev(table, info)),
+                (false, Some(table)) => table
+                    .by_mnt_id(info.key.mnt_id)
+                    .or_else(|| by_dev(table, info)),
             }
             .cloned();
             let fact = FilesetFact {
@@ -76,12 +84,17 @@ impl Memo {
                 extension: extension(info.key.ext),
                 from_text,
                 mount_point: mount.as_ref().map(|m| m.mount_point.clone()),
-                fs_type: mount.as_ref().map(|m| m.fs_type.clone()).or_else(|| fs_name(info.magic)),
+                fs_type: mount
+                    .as_ref()
+                    .map(|m| m.fs_type.clone())
+                    .or_else(|| fs_name(info.magic)),
             };
             (fact, mount)
         };
         if let Some(mut mount) = mount
-            && self.mounts.insert((mount.mnt_id, mount.dev_major << 20 | mount.dev_minor))
+            && self
+                .mounts
+                .insert((mount.mnt_id, mount.dev_major << 20 | mount.dev_minor))
         {
             mount.read_storage();
             out.push(Record::Mount(mount));
@@ -122,7 +135,11 @@ fn path_in_fs(info: &FilesetInfo) -> Option<String> {
         .collect();
     names.reverse();
     let path = format!("/{}", names.join("/"));
-    Some(if info.truncated != 0 { format!("/…{path}") } else { path })
+    Some(if info.truncated != 0 {
+        format!("/…{path}")
+    } else {
+        path
+    })
 }
 
 /// Directory part of a path's text, made absolute while the process is there.
@@ -135,7 +152,11 @@ fn text_directory(info: &FilesetInfo) -> Option<String> {
         };
         fs::read_link(link).ok().map(|p| p.display().to_string())
     };
-    let path = if text.starts_with('/') { text } else { format!("{}/{text}", base()?) };
+    let path = if text.starts_with('/') {
+        text
+    } else {
+        format!("{}/{text}", base()?)
+    };
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {
@@ -182,7 +203,12 @@ mod tests {
         let mut bytes = [0; PATH_BYTES];
         bytes[..path.len()].copy_from_slice(path);
         FilesetInfo {
-            key: FilesetKey { dir: 1, ext: u64::from_le_bytes(*b"jpg\0\0\0\0\0"), dev: 8 << 20 | 1, mnt_id: 30 },
+            key: FilesetKey {
+                dir: 1,
+                ext: u64::from_le_bytes(*b"jpg\0\0\0\0\0"),
+                dev: 8 << 20 | 1,
+                mnt_id: 30,
+            },
             magic: 0xef53,
             tgid: 1,
             dfd: AT_FDCWD,
@@ -194,7 +220,10 @@ mod tests {
 
     #[test]
     fn names_become_paths() {
-        assert_eq!(path_in_fs(&info(b"train\0imagenet\0data\0")).as_deref(), Some("/data/imagenet/train"));
+        assert_eq!(
+            path_in_fs(&info(b"train\0imagenet\0data\0")).as_deref(),
+            Some("/data/imagenet/train")
+        );
         assert_eq!(path_in_fs(&info(b"")).as_deref(), Some("/"));
         assert_eq!(extension(info(b"").key.ext).as_deref(), Some("jpg"));
         assert_eq!(extension(0), None);
@@ -204,16 +233,25 @@ mod tests {
     fn mounts_are_put_in_front() {
         let table = MountTable::decode("30 1 8:1 /data /mnt/set rw - ext4 /dev/sda1 rw\n");
         let there = info(b"train\0data\0");
-        assert_eq!(entry_directory(&there, Some(&table)).as_deref(), Some("/mnt/set/train"));
+        assert_eq!(
+            entry_directory(&there, Some(&table)).as_deref(),
+            Some("/mnt/set/train")
+        );
         let mut unknown_mount = there;
         unknown_mount.key.mnt_id = 99;
-        assert_eq!(entry_directory(&unknown_mount, Some(&table)).as_deref(), Some("/mnt/set/train"));
+        assert_eq!(
+            entry_directory(&unknown_mount, Some(&table)).as_deref(),
+            Some("/mnt/set/train")
+        );
         assert_eq!(entry_directory(&info(b"elsewhere\0"), Some(&table)), None);
     }
 
     #[test]
     fn text_is_made_plain() {
-        assert_eq!(text_directory(&info(b"/a/./b/../c/")).as_deref(), Some("/a/c"));
+        assert_eq!(
+            text_directory(&info(b"/a/./b/../c/")).as_deref(),
+            Some("/a/c")
+        );
         assert_eq!(text_directory(&info(b"/")).as_deref(), Some("/"));
     }
 }

@@ -8,7 +8,9 @@ use std::{
     fs, io,
 };
 
-use trainprof_common::thread::{CachedFd, FD_CACHE, NR_PREEMPTED, NR_UNSEEN, Object, State, TaskCounters, ThreadState};
+use trainprof_common::thread::{
+    CachedFd, FD_CACHE, NR_PREEMPTED, NR_UNSEEN, Object, State, TaskCounters, ThreadState,
+};
 
 use crate::{
     env::process,
@@ -31,7 +33,10 @@ pub enum TargetError {
     #[error("process {pid} ended before the probes were live")]
     Ended { pid: u32 },
     #[error("cannot read process {pid}: {source}")]
-    Unreadable { pid: u32, source: Box<crate::env::EnvError> },
+    Unreadable {
+        pid: u32,
+        source: Box<crate::env::EnvError>,
+    },
 }
 
 /// Checks a target and gives its process id: a thread's id stands for its process.
@@ -39,14 +44,25 @@ pub fn check_target(pid: u32) -> Result<u32, TargetError> {
     if pid == std::process::id() {
         return Err(TargetError::Ourselves(pid));
     }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| TargetError::NoSuchProcess(pid))?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))
+        .map_err(|_| TargetError::NoSuchProcess(pid))?;
     match process::is_kernel_thread(pid) {
         Ok(false) => {}
         Ok(true) => return Err(TargetError::KernelThread(pid)),
         Err(error) if error.is_gone() => return Err(TargetError::NoSuchProcess(pid)),
-        Err(source) => return Err(TargetError::Unreadable { pid, source: Box::new(source) }),
+        Err(source) => {
+            return Err(TargetError::Unreadable {
+                pid,
+                source: Box::new(source),
+            });
+        }
     }
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
     if field("State:").is_some_and(|s| s.starts_with(['Z', 'X'])) {
         return Err(TargetError::NoSuchProcess(pid));
     }
@@ -58,7 +74,11 @@ fn parents() -> io::Result<BTreeMap<u32, u32>> {
     let mut out = BTreeMap::new();
     for entry in fs::read_dir("/proc")? {
         let entry = entry?;
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
             continue;
         };
         if let Some(stat) = read_stat(&format!("/proc/{pid}/stat")) {
@@ -76,7 +96,11 @@ pub fn family(targets: &[u32]) -> io::Result<BTreeSet<u32>> {
         children.entry(*parent).or_default().push(*pid);
     }
     let mut out = BTreeSet::new();
-    let mut queue: Vec<u32> = targets.iter().copied().filter(|pid| parents.contains_key(pid)).collect();
+    let mut queue: Vec<u32> = targets
+        .iter()
+        .copied()
+        .filter(|pid| parents.contains_key(pid))
+        .collect();
     while let Some(pid) = queue.pop() {
         if out.insert(pid) {
             queue.extend(children.get(&pid).into_iter().flatten());
@@ -90,7 +114,10 @@ pub fn threads_of(pid: u32) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
     };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
 }
 
 /// What /proc/…/stat (proc(5)) says of a thread.
@@ -108,7 +135,10 @@ fn read_stat(path: &str) -> Option<Stat> {
 
 /// Decodes a line of /proc/…/stat. The name may hold blanks and parentheses.
 pub fn parse_stat(line: &str) -> Option<Stat> {
-    let fields: Vec<&str> = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
+    let fields: Vec<&str> = line
+        .get(line.rfind(')')? + 1..)?
+        .split_ascii_whitespace()
+        .collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(Stat {
         state: fields.first()?.chars().next()?,
@@ -122,7 +152,11 @@ pub fn parse_stat(line: &str) -> Option<Stat> {
 pub fn counters(pid: u32, tid: u32) -> Option<Counters> {
     let stat = read_stat(&format!("/proc/{pid}/task/{tid}/stat"))?;
     let io = fs::read_to_string(format!("/proc/{pid}/task/{tid}/io")).unwrap_or_default();
-    let field = |name: &str| io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0);
+    let field = |name: &str| {
+        io.lines()
+            .find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+            .unwrap_or(0)
+    };
     Some(Counters {
         minor_faults: stat.minor_faults,
         major_faults: stat.major_faults,
@@ -140,7 +174,9 @@ fn blocked_in(pid: u32, tid: u32) -> Option<(i16, u64)> {
 fn parse_syscall(line: &str) -> Option<(i16, u64)> {
     let mut fields = line.split_ascii_whitespace();
     let nr = fields.next()?.parse().ok()?;
-    let argument = fields.next().and_then(|f| u64::from_str_radix(f.trim_start_matches("0x"), 16).ok());
+    let argument = fields
+        .next()
+        .and_then(|f| u64::from_str_radix(f.trim_start_matches("0x"), 16).ok());
     Some((nr, argument.unwrap_or(0)))
 }
 
@@ -151,8 +187,15 @@ fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
     let (state, nr) = match seen.state {
         'R' => (State::Run, NR_PREEMPTED),
         'Z' | 'X' => return None,
-        _ => (State::Wait, blocked_in(pid, tid).map_or(NR_UNSEEN, |(nr, _)| nr)),
+        _ => (
+            State::Wait,
+            blocked_in(pid, tid).map_or(NR_UNSEEN, |(nr, _)| nr),
+        ),
     };
+    let exec_seen = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat"))
+        .ok()
+        .and_then(|line| line.split_ascii_whitespace().next()?.parse().ok())
+        .unwrap_or(0);
     let since = now().0;
     Some(ThreadState {
         tgid: pid,
@@ -174,6 +217,7 @@ fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
         fault_inode: 0,
         fault_object: Object::default(),
         followed_since: since,
+        exec_seen,
         base: TaskCounters {
             min_flt: base.minor_faults,
             maj_flt: base.major_faults,
@@ -233,16 +277,30 @@ mod tests {
     #[test]
     fn stat_lines() {
         let line = "42 (a) b (c)) S 7 42 42 0 -1 4194560 11 22 33 44 0 0";
-        let expected = Stat { state: 'S', ppid: 7, minor_faults: 11, major_faults: 33 };
+        let expected = Stat {
+            state: 'S',
+            ppid: 7,
+            minor_faults: 11,
+            major_faults: 33,
+        };
         assert_eq!(parse_stat(line), Some(expected));
-        for bad in ["", "42", "42 (x", "42 (x) S", "42 (x) S y 1 1 1 1 1 1 1 1 1"] {
+        for bad in [
+            "",
+            "42",
+            "42 (x",
+            "42 (x) S",
+            "42 (x) S y 1 1 1 1 1 1 1 1 1",
+        ] {
             assert_eq!(parse_stat(bad), None, "{bad:?}");
         }
     }
 
     #[test]
     fn syscall_lines() {
-        assert_eq!(parse_syscall("202 0x7f00 0x80 0x0 0x0 0x0 0x0 0x7ffd 0x7f"), Some((202, 0x7f00)));
+        assert_eq!(
+            parse_syscall("202 0x7f00 0x80 0x0 0x0 0x0 0x0 0x7ffd 0x7f"),
+            Some((202, 0x7f00))
+        );
         assert_eq!(parse_syscall("running"), None);
         assert_eq!(parse_syscall("-1 0x7ffd 0x7f"), Some((-1, 0x7ffd)));
         assert_eq!(parse_syscall(""), None);
