@@ -33,6 +33,20 @@ macro_rules! offsets {
                 )*
                 offsets
             }
+
+            /// Every offset, in the order of the fields.
+            pub const fn words(&self) -> [u32; Self::COUNT] {
+                [$(self.$field,)*]
+            }
+
+            /// The opposite of [`Self::words`]; what is not there is [`MISSING`].
+            pub fn from_words(words: &[u32]) -> Self {
+                let mut words = words.iter().copied();
+                Self { $($field: words.next().unwrap_or(MISSING),)* }
+            }
+
+            /// How many offsets there are.
+            pub const COUNT: usize = [$(stringify!($field),)*].len();
         }
     };
 }

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    cmd::{cargo, find_program, output, root, run, show, succeeds, write_if_changed},
+    cmd::{cargo, find_program, in_ci, output, root, run, show, succeeds, write_if_changed},
     source_hash,
 };
 
@@ -265,12 +265,54 @@ pub fn main(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// clippy over the probes.
+/// Builds the object before tests. One that differs only by the host's compiler is kept, so that testing leaves the
+/// checkout as it was; but CI tests what the sources give today.
+pub fn refresh() -> Result<()> {
+    let committed = committed_object()?;
+    let object = build(&Args::default())?;
+    let old = fs::read(&committed).unwrap_or_default();
+    let is_current = source_hash::embedded_hash(&old) == source_hash::embedded_hash(&object);
+    if !is_current && in_ci() {
+        bail!("the committed object is older than the sources: `cargo xtask ebpf`");
+    }
+    if !is_current || in_ci() {
+        let same = !write_if_changed(&committed, &object)?;
+        println!(
+            "testing the object built here, {} the committed one",
+            if same { "equal to" } else { "unlike" }
+        );
+    }
+    Ok(())
+}
+
+/// clippy over the probes: the one that belongs to the compiler, since another cannot read its `core`.
 pub fn clippy() -> Result<()> {
     let toolchain = Toolchain::find()?;
     let linker = find_linker()?;
     let mut command = cargo_for_probes(&toolchain, &linker)?;
+    if let Toolchain::Precompiled(rustc) = &toolchain {
+        let program = clippy_beside(rustc)
+            .with_context(|| format!("there is no cargo-clippy beside {}", rustc.display()))?;
+        let mut same = Command::new(program);
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => same.env(name, value),
+                None => same.env_remove(name),
+            };
+        }
+        // cargo-clippy runs the cargo that this names.
+        same.env("CARGO", command.get_program());
+        same.current_dir(command.get_current_dir().unwrap_or(root()));
+        command = same;
+    }
     command.arg("clippy");
     target_args(&mut command, &toolchain, false);
-    run(command.args(["--", "-D", "warnings"]))
+    command.args(["--", "-D", "warnings"]);
+    // By value, a key or a cell is copied once more onto a stack of 512 bytes.
+    run(command.args(["-A", "clippy::needless_borrows_for_generic_args"]))
+}
+
+/// The cargo-clippy that came with a compiler.
+pub fn clippy_beside(rustc: &Path) -> Option<PathBuf> {
+    Some(rustc.parent()?.join("cargo-clippy")).filter(|program| program.is_file())
 }

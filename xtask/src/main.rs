@@ -1,9 +1,15 @@
 //! The project's chores: `cargo xtask --help`.
 
+mod bench;
 mod cmd;
+mod cpio;
+mod demo;
 mod ebpf;
+mod setup;
 #[path = "../../trainprof-user/build/source_hash.rs"]
 mod source_hash;
+mod test;
+mod vm;
 
 use anyhow::Result;
 use clap::Parser;
@@ -13,10 +19,25 @@ use clap::Parser;
 enum Task {
     /// Build the kernel probes into the object that trainprof carries
     Ebpf(ebpf::Args),
+    /// Install what this host lacks for the build, the demo and the tests
+    Setup(setup::Args),
+    /// Run all tests, or the named parts
+    Test(test::Args),
+    /// Watch a real PyTorch training job and print the report
+    Demo,
+    /// Measure what watching costs: `cargo xtask bench overhead --help`
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
 }
 
 fn main() -> Result<()> {
     match Task::parse() {
         Task::Ebpf(args) => ebpf::main(&args),
+        Task::Setup(args) => setup::main(&args),
+        Task::Test(args) => test::main(&args),
+        Task::Demo => demo::main(),
+        Task::Bench { args } => bench::run(&args),
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     doctor::{Check, Diagnosis, Status},
     kernel::{
         btf::{KernelTypes, VMLINUX},
-        plan::{CATALOGUE, Decision, decide},
+        plan::{CATALOGUE, Decision, decide, tracepoints},
     },
 };
 
@@ -28,7 +28,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
 
 /// One check for each probe or kernel member that this kernel does not offer, or one that all are there.
 fn probe_checks() -> Vec<Check> {
-    let Ok(types) = KernelTypes::read(Path::new(VMLINUX)) else {
+    let Ok(types) = KernelTypes::read(Path::new(VMLINUX), &tracepoints()) else {
         // That there is no BTF is a check of its own.
         return Vec::new();
     };
@@ -38,7 +38,7 @@ fn probe_checks() -> Vec<Check> {
         checks.push(check.incurably(Status::Warning));
     }
     for probe in CATALOGUE {
-        let found = match decide(probe, |name| types.has_tracepoint(name), &types.offsets) {
+        let found = match decide(probe, |name| types.has_tracepoint(name), &types.offsets()) {
             Decision::Attach(_) => continue,
             Decision::NoTracepoint => format!("no tracepoint {}", probe.tracepoints[0]),
             Decision::NoMember => format!("probe {} lacks a structure member", probe.program),

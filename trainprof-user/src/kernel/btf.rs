@@ -1,11 +1,12 @@
 //! What the running kernel's BTF says: offsets of structure members, and which tracepoints exist.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, io, path::Path};
 
 use btfparse::{Error as BtfError, ErrorKind, Offset, Readable, TypeInformation, TypeVariant};
+use serde::{Deserialize, Serialize};
 use trainprof_common::offsets::{KernelFacts, MISSING, Offsets};
 
-use super::KernelError;
+use super::{KernelError, apart::Apart};
 
 /// Where the kernel publishes its type information (CONFIG_DEBUG_INFO_BTF).
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -25,40 +26,77 @@ impl Readable for Bytes {
 }
 
 /// The running kernel, as far as probes need to know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelTypes {
-    info: TypeInformation,
-    /// Member offsets that were found.
-    pub offsets: Offsets,
-    /// Other facts.
-    pub facts: KernelFacts,
+    /// The words of [`Offsets`] and of [`KernelFacts`].
+    offsets: Vec<u32>,
+    facts: [u32; 4],
     /// Members that this kernel does not have: (name of the offset, structure, member path).
-    pub missing: Vec<(&'static str, &'static str, &'static str)>,
+    pub missing: Vec<(String, String, String)>,
+    tracepoints: BTreeSet<String>,
 }
 
 impl KernelTypes {
-    /// Reads and resolves everything. Takes about 0.1 s: once per start.
-    pub fn read(path: &Path) -> Result<Self, KernelError> {
+    /// Reads and resolves everything that probes ask for, `tracepoints` among it. Takes about 0.1 s and
+    /// 60 MB: see [`Self::start`].
+    pub fn read(path: &Path, tracepoints: &[&str]) -> Result<Self, KernelError> {
         let data = fs::read(path).map_err(|source| KernelError::NoBtf { path: path.into(), source })?;
         let info = TypeInformation::new(&Bytes(data))
             .map_err(|error| KernelError::BadBtf { path: path.into(), reason: error.message().to_owned() })?;
         let mut missing = Vec::new();
-        let offsets = Offsets::resolve(
-            |structure, member| byte_offset(&info, structure, member),
-            |field, structure, member| missing.push((field, structure, member)),
-        );
+        let mut lacks = |field: &str, structure: &str, member: &str| {
+            missing.push((field.to_owned(), structure.to_owned(), member.to_owned()));
+        };
+        let offsets = Offsets::resolve(|structure, member| byte_offset(&info, structure, member), &mut lacks);
         let facts = kernel_facts(&info);
         if facts.iowait_byte == MISSING {
-            missing.push(("iowait", "task_struct", "in_iowait"));
+            lacks("iowait", "task_struct", "in_iowait");
         }
         if facts.page_head_bit == MISSING {
-            missing.push(("page_head_bit", "pageflags", "PG_head"));
+            lacks("page_head_bit", "pageflags", "PG_head");
         }
-        Ok(Self { info, offsets, facts, missing })
+        Ok(Self {
+            offsets: offsets.words().to_vec(),
+            facts: [facts.iowait_byte, facts.iowait_mask, facts.page_head_bit, facts.page_size],
+            missing,
+            tracepoints: tracepoints
+                .iter()
+                .filter(|name| info.id_of(&format!("btf_trace_{name}")).is_some())
+                .map(|name| (*name).to_owned())
+                .collect(),
+        })
+    }
+
+    /// The same in a process of its own, while we go on. Must be called while we have one thread.
+    pub fn start(path: &'static Path, tracepoints: Vec<&'static str>) -> io::Result<PendingTypes> {
+        Apart::start(move || Self::read(path, &tracepoints).map_err(|error| error.to_string())).map(PendingTypes)
     }
 
     /// Whether the kernel has a tracepoint that BTF programs can attach to.
     pub fn has_tracepoint(&self, name: &str) -> bool {
-        self.info.id_of(&format!("btf_trace_{name}")).is_some()
+        self.tracepoints.contains(name)
+    }
+
+    /// Member offsets.
+    pub fn offsets(&self) -> Offsets {
+        Offsets::from_words(&self.offsets)
+    }
+
+    /// Other facts.
+    pub fn facts(&self) -> KernelFacts {
+        let [iowait_byte, iowait_mask, page_head_bit, page_size] = self.facts;
+        KernelFacts { iowait_byte, iowait_mask, page_head_bit, page_size }
+    }
+}
+
+/// Types that are being read.
+pub struct PendingTypes(Apart);
+
+impl PendingTypes {
+    /// Waits for them.
+    pub fn finish(self) -> Result<KernelTypes, KernelError> {
+        let bad = |reason| KernelError::BadBtf { path: VMLINUX.into(), reason };
+        self.0.finish::<Result<KernelTypes, String>>().map_err(|error| bad(error.to_string()))?.map_err(bad)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Loading the object and attaching what the plan says.
 
-use std::path::Path;
+use std::{io, path::Path};
 
 use aya::{
     Btf, Ebpf, EbpfLoader,
@@ -13,7 +13,7 @@ use super::{
     Half, KernelError, Limits, Probes, Skipped,
     btf::{self, KernelTypes},
     map_error,
-    plan::{CATALOGUE, Decision, decide},
+    plan::{CATALOGUE, Decision, decide, tracepoints},
     wire::{Packed, Table},
 };
 
@@ -25,13 +25,18 @@ const CONTROL_EVENT_MIN_NS: u32 = 1;
 impl Probes {
     /// Loads and attaches every probe that this kernel can run. Nothing is followed yet.
     pub fn attach(limits: Limits) -> Result<Self, KernelError> {
-        let types = KernelTypes::read(Path::new(btf::VMLINUX))?;
+        if !Path::new(btf::VMLINUX).exists() {
+            return Err(KernelError::NoBtf { path: btf::VMLINUX.into(), source: io::ErrorKind::NotFound.into() });
+        }
+        let pending = KernelTypes::start(Path::new(btf::VMLINUX), tracepoints())
+            .map_err(|error| KernelError::BadBtf { path: btf::VMLINUX.into(), reason: error.to_string() })?;
         let btf = Btf::from_sys_fs().map_err(|error| KernelError::BadBtf {
             path: btf::VMLINUX.into(),
             reason: error.to_string(),
         })?;
-        let offsets = Packed(types.offsets);
-        let facts = Packed(types.facts);
+        let types = pending.finish()?;
+        let offsets = Packed(types.offsets());
+        let facts = Packed(types.facts());
         let mut ebpf = EbpfLoader::new()
             .btf(Some(&btf))
             .override_global("OFFSETS", &offsets, true)
@@ -106,7 +111,7 @@ fn attach_all(
 ) -> Result<Vec<&'static str>, KernelError> {
     let mut attached = Vec::new();
     for probe in CATALOGUE {
-        let reason = match decide(probe, |name| types.has_tracepoint(name), &types.offsets) {
+        let reason = match decide(probe, |name| types.has_tracepoint(name), &types.offsets()) {
             Decision::Attach(tracepoint) => match attach_one(ebpf, btf, probe.program, tracepoint) {
                 Ok(()) => {
                     attached.push(probe.program);

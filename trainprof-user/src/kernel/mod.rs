@@ -2,6 +2,7 @@
 //!
 //! Owns loading, attaching, draining and measuring the probes; knows nothing of jobs, reports or rules.
 
+mod apart;
 pub mod btf;
 mod load;
 pub mod plan;

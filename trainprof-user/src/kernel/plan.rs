@@ -77,6 +77,11 @@ pub const CATALOGUE: &[Probe] = &[
     row("io_uring_submit", &["io_uring_submit_req", "io_uring_submit_sqe"], "io_uring reads and writes", false, uring),
 ];
 
+/// Every tracepoint that a probe may attach to.
+pub fn tracepoints() -> Vec<&'static str> {
+    CATALOGUE.iter().flat_map(|probe| probe.tracepoints).copied().collect()
+}
+
 /// What becomes of one probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {

@@ -1,0 +1,431 @@
+//! Runs all tests, counts them, and says what was left out.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    cmd::{as_root, cargo, find_program, in_ci, is_root, output, root, run},
+    ebpf, setup, vm,
+};
+
+/// No binary of root tests takes longer, or it hangs.
+const ROOT_TEST_LIMIT_S: &str = "600";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Formatting, clippy and the documentation's links
+    #[arg(long)]
+    lint: bool,
+    /// Tests that need neither root nor a certain kernel
+    #[arg(long)]
+    unit: bool,
+    /// Tests on this host's kernel
+    #[arg(long)]
+    root: bool,
+    /// The same tests on other kernels, in emulated machines
+    #[arg(long)]
+    vm: bool,
+    /// Only tests whose name holds this
+    filter: Option<String>,
+}
+
+/// What became of the tests so far.
+#[derive(Default, Debug, PartialEq, Eq, Clone, Copy)]
+pub struct Tally {
+    pub passed: u32,
+    pub failed: u32,
+    /// Tests that said aloud that they left themselves out; libtest counts them as passed.
+    pub skipped: u32,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+
+    /// Reads libtest's `test result: ok. 3 passed; 0 failed; …`.
+    pub fn from_result_line(line: &str) -> Option<Self> {
+        let (_, counts) = line
+            .trim()
+            .strip_prefix("test result: ")?
+            .split_once(". ")?;
+        let count = |word: &str| {
+            let part = counts
+                .split("; ")
+                .find_map(|part| part.strip_suffix(word))?;
+            part.trim().parse().ok()
+        };
+        Some(Self {
+            passed: count("passed")?,
+            failed: count("failed")?,
+            skipped: 0,
+        })
+    }
+
+    /// Reads a test's own `SKIP name: reason`.
+    pub fn from_skip_line(line: &str) -> Option<Self> {
+        let one = Self {
+            skipped: 1,
+            ..Self::default()
+        };
+        line.starts_with("SKIP ").then_some(one)
+    }
+}
+
+/// The run's account: counts, and lines for what failed or was left out.
+#[derive(Default)]
+struct Account {
+    tally: Tally,
+    notes: Vec<String>,
+}
+
+impl Account {
+    /// One check that passes or fails as a whole.
+    fn check(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
+        println!("\n== {name}");
+        let result = check();
+        if let Err(error) = &result {
+            println!("{error:#}");
+            self.notes
+                .push(format!("FAILED {name}: {}", first_line(error)));
+            self.tally.failed += 1;
+        } else {
+            self.tally.passed += 1;
+        }
+    }
+
+    /// A part with tests of its own. An error that is no failed test counts as one.
+    fn part(&mut self, name: &str, part: impl FnOnce() -> Result<Tally>) {
+        println!("\n== {name}");
+        let begun = Instant::now();
+        match part() {
+            Ok(tally) => {
+                println!(
+                    "{name}: {} passed, {} failed in {:.0} s",
+                    tally.passed,
+                    tally.failed,
+                    begun.elapsed().as_secs_f64()
+                );
+                if tally.failed > 0 {
+                    self.notes
+                        .push(format!("FAILED {name}: {} failed", tally.failed));
+                }
+                if tally.skipped > 0 {
+                    self.notes.push(format!(
+                        "SKIPPED {name}: {} tests left themselves out, see SKIP",
+                        tally.skipped
+                    ));
+                }
+                self.tally.add(tally);
+            }
+            Err(error) => {
+                println!("{error:#}");
+                self.notes
+                    .push(format!("FAILED {name}: {}", first_line(&error)));
+                self.tally.failed += 1;
+            }
+        }
+    }
+
+    /// Says aloud that something is not tested; in CI that is a failure.
+    fn leave_out(&mut self, what: &str, why: &str) {
+        if in_ci() {
+            self.notes
+                .push(format!("FAILED {what}: {why}, and CI leaves nothing out"));
+            self.tally.failed += 1;
+        } else {
+            self.notes.push(format!("SKIPPED {what}: {why}"));
+        }
+        println!("{}", self.notes.last().map_or("", String::as_str));
+    }
+
+    /// Whether what a part needs could be had.
+    fn ready(&mut self, what: &str, setup: impl FnOnce() -> Result<()>) -> bool {
+        setup()
+            .map_err(|error| self.leave_out(what, &format!("{error:#}")))
+            .is_ok()
+    }
+}
+
+fn first_line(error: &anyhow::Error) -> String {
+    error
+        .to_string()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// `cargo xtask test`
+pub fn main(args: &Args) -> Result<()> {
+    let all = !(args.lint || args.unit || args.root || args.vm);
+    let filter = args.filter.as_deref();
+    let mut account = Account::default();
+
+    let has_toolchain = account.ready("the build of the kernel probes", setup::for_ebpf);
+    if has_toolchain {
+        account.check("kernel probes", ebpf::refresh);
+    }
+    if (all && filter.is_none()) || args.lint {
+        lint(&mut account, has_toolchain);
+    }
+    if all || args.unit {
+        account.part("unit tests", || {
+            let mut command = cargo();
+            command.args([
+                "test",
+                "--workspace",
+                "--exclude",
+                "trainprof-tests",
+                "--no-fail-fast",
+            ]);
+            counted(command.args(filter))
+        });
+    }
+    if all || args.root || args.vm {
+        on_kernels(&mut account, all || args.root, all || args.vm, filter);
+    }
+
+    println!();
+    for note in &account.notes {
+        println!("{note}");
+    }
+    println!(
+        "{} passed, {} failed",
+        account.tally.passed, account.tally.failed
+    );
+    if account.tally.failed > 0 {
+        std::process::exit(1);
+    }
+    Ok(())
+}
+
+fn lint(account: &mut Account, has_toolchain: bool) {
+    account.check("formatting", || {
+        run(cargo().args(["fmt", "--all", "--check", "--", "-l"]))?;
+        run(cargo()
+            .current_dir(root().join("trainprof-ebpf"))
+            .args(["fmt", "--check", "--", "-l"]))
+    });
+    account.check("clippy", || {
+        run(cargo().args([
+            "clippy",
+            "--quiet",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]))
+    });
+    if has_toolchain && account.ready("clippy of the kernel probes", setup::for_ebpf_lint) {
+        account.check("clippy of the kernel probes", ebpf::clippy);
+    }
+    account.check("documentation", || {
+        let mut command = cargo();
+        command.args([
+            "doc",
+            "--quiet",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ]);
+        run(command.env("RUSTDOCFLAGS", "-D warnings"))
+    });
+}
+
+/// The tests that need a kernel: this host's and other ones.
+fn on_kernels(account: &mut Account, on_host: bool, in_vms: bool, filter: Option<&str>) {
+    let built = Built::new();
+    let built = match built {
+        Ok(built) => built,
+        Err(error) => {
+            account.part("build of the root tests", || Err(error));
+            return;
+        }
+    };
+    if on_host && account.ready("root tests", setup::for_root_tests) {
+        if is_root() || find_program("sudo").is_some() {
+            account.part("root tests", || root_tests(&built, filter));
+        } else {
+            account.leave_out("root tests", "they need root, and there is no sudo here");
+        }
+    }
+    if in_vms && account.ready("tests in virtual machines", setup::for_vms) {
+        for series in setup::KERNELS {
+            account.part(&format!("Linux {series}"), || {
+                vm::test(series, &built, filter)
+            });
+        }
+    }
+}
+
+/// What the tests on a kernel are made of.
+pub struct Built {
+    pub trainprof: PathBuf,
+    pub test_binaries: Vec<PathBuf>,
+}
+
+impl Built {
+    fn new() -> Result<Self> {
+        run(cargo().args(["build", "--release", "-p", "trainprof-user"]))?;
+        let mut command = cargo();
+        command.args([
+            "test",
+            "-p",
+            "trainprof-tests",
+            "--release",
+            "--no-run",
+            "--message-format=json",
+        ]);
+        let messages = output(command.stderr(Stdio::inherit()))?;
+        let mut test_binaries: Vec<PathBuf> = messages.lines().filter_map(test_binary).collect();
+        test_binaries.sort();
+        let trainprof = target_dir()?.join("release/trainprof");
+        if !trainprof.is_file() {
+            bail!("the build left no {}", trainprof.display());
+        }
+        Ok(Self {
+            trainprof,
+            test_binaries,
+        })
+    }
+}
+
+/// The test binary that a line of cargo's JSON tells of.
+fn test_binary(line: &str) -> Option<PathBuf> {
+    let message: serde_json::Value = serde_json::from_str(line).ok()?;
+    let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+    if is_test {
+        message["executable"].as_str().map(PathBuf::from)
+    } else {
+        None
+    }
+}
+
+/// Where cargo puts what it builds.
+pub fn target_dir() -> Result<PathBuf> {
+    let metadata =
+        output(cargo().args(["metadata", "--format-version=1", "--no-deps", "--offline"]))?;
+    let metadata: serde_json::Value =
+        serde_json::from_str(&metadata).context("cargo metadata wrote no JSON")?;
+    Ok(Path::new(
+        metadata["target_directory"]
+            .as_str()
+            .context("no target_directory")?,
+    )
+    .to_owned())
+}
+
+fn root_tests(built: &Built, filter: Option<&str>) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for binary in &built.test_binaries {
+        println!("\n-- {}", name_of(binary));
+        let mut command = as_root("env")?;
+        // sudo drops the environment, so what the tests are told is named here.
+        for name in [
+            "CI",
+            "PATH",
+            "HOME",
+            "CARGO_HOME",
+            "RUST_BACKTRACE",
+            "NO_COLOR",
+            "TRAINPROF_PYTHON",
+        ] {
+            if let Some(value) = std::env::var_os(name) {
+                let mut assignment = std::ffi::OsString::from(format!("{name}="));
+                assignment.push(value);
+                command.arg(assignment);
+            }
+        }
+        command
+            .arg(format!("TRAINPROF_BIN={}", built.trainprof.display()))
+            .args(["timeout", "--kill-after=10", ROOT_TEST_LIMIT_S])
+            .arg(binary)
+            .args(["--test-threads=1", "--show-output"])
+            .args(filter)
+            .env_remove("LD_LIBRARY_PATH")
+            .current_dir(root().join("tests"));
+        tally.add(counted(&mut command)?);
+    }
+    Ok(tally)
+}
+
+/// `root_kernel` of `…/deps/root_kernel-0123456789abcdef`.
+pub fn name_of(binary: &Path) -> String {
+    let name = binary.file_name().unwrap_or_default().to_string_lossy();
+    name.rsplit_once('-')
+        .map_or(name.as_ref(), |(stem, _)| stem)
+        .to_owned()
+}
+
+/// Runs tests, shows what they write and adds up their results. A command that fails without a failed test (it did
+/// not compile, it was killed) counts as a failure.
+fn counted(command: &mut Command) -> Result<Tally> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {}", crate::cmd::show(command)))?;
+    let stdout = child.stdout.take().context("the output is piped")?;
+    let mut tally = Tally::default();
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        tally.add(Tally::from_result_line(&line).unwrap_or_default());
+        tally.add(Tally::from_skip_line(&line).unwrap_or_default());
+    }
+    let status = child.wait()?;
+    if !status.success() && tally.failed == 0 {
+        println!("{} ended with {status}", crate::cmd::show(command));
+        tally.failed = 1;
+    }
+    Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tally, name_of, test_binary};
+    use std::path::{Path, PathBuf};
+
+    #[test]
+    fn result_lines_are_read() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s";
+        assert_eq!(
+            Tally::from_result_line(line),
+            Some(Tally {
+                passed: 12,
+                failed: 3,
+                skipped: 0
+            })
+        );
+        assert_eq!(Tally::from_result_line("test a::b ... ok"), None);
+        assert_eq!(Tally::from_result_line("test result: "), None);
+    }
+
+    #[test]
+    fn only_test_binaries_are_taken_from_cargo() {
+        let test = r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/deps/root-0a"}"#;
+        assert_eq!(test_binary(test), Some(PathBuf::from("/t/deps/root-0a")));
+        let program = r#"{"reason":"compiler-artifact","profile":{"test":false},"executable":"/t/trainprof"}"#;
+        assert_eq!(test_binary(program), None);
+        assert_eq!(test_binary("not json"), None);
+    }
+
+    #[test]
+    fn a_binary_is_named_without_its_hash() {
+        assert_eq!(
+            name_of(Path::new("/t/deps/root_waits-0123abcd")),
+            "root_waits"
+        );
+        assert_eq!(name_of(Path::new("/t/plain")), "plain");
+    }
+}

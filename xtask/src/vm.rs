@@ -1,0 +1,497 @@
+//! Runs the root tests on other kernels: boots each in QEMU with nothing but an initramfs, reads what it writes to
+//! its serial console, and lets it power off. The processor is emulated, so this works where there is no
+//! virtualisation, and it is slow: the tests must not depend on speed.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    cmd::{find_program, output, root, run},
+    cpio::Archive,
+    setup::{kernel_dir, kernel_release},
+    test::{Built, Tally, name_of},
+};
+
+/// The longest that one machine may live.
+const LIMIT: Duration = Duration::from_secs(8 * 60);
+/// The longest that one test binary may run in it, so that the others still get their turn.
+const TEST_LIMIT_S: u32 = 300;
+/// File systems and devices that tests mount; those that are built into a kernel are left out.
+const MODULES: &[&str] = &["loop", "ext4", "fuse", "overlay", "crc32c_generic"];
+
+/// Boots one kernel and runs the tests there.
+pub fn test(series: &str, built: &Built, filter: Option<&str>) -> Result<Tally> {
+    let dir = kernel_dir(series);
+    let release = kernel_release(&dir)?.to_string_lossy().into_owned();
+    let initramfs = dir.join("initramfs.cpio");
+    pack(&initramfs, &dir, &release, built, filter)?;
+    println!(
+        "booting Linux {release} ({} MB)",
+        fs::metadata(&initramfs)?.len() >> 20
+    );
+    let log = root()
+        .join("target/vm")
+        .join(format!("serial-{series}.log"));
+    let mut machine = Machine::boot(
+        &dir.join("boot").join(format!("vmlinuz-{release}")),
+        &initramfs,
+    )?;
+    let result = follow(&mut machine, series, &log, built.test_binaries.len());
+    machine.stop();
+    result.with_context(|| format!("the whole console: {}", log.display()))
+}
+
+/// Reads the console until the machine is off, and adds up the results.
+fn follow(machine: &mut Machine, series: &str, log: &Path, expected: usize) -> Result<Tally> {
+    let mut log =
+        fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let stdout = machine.0.stdout.take().context("the console is piped")?;
+    let (send, lines) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stdout).split(b'\n') {
+            let Ok(line) = line else { break };
+            if send
+                .send(String::from_utf8_lossy(&line).trim_end().to_owned())
+                .is_err()
+            {
+                break;
+            }
+        }
+    });
+    let deadline = Instant::now() + LIMIT;
+    let mut account = Console::default();
+    let mut last = Vec::new();
+    loop {
+        let line = match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                bail!(
+                    "the machine was not done after {} s; its last words:\n{}",
+                    LIMIT.as_secs(),
+                    last.join("\n")
+                )
+            }
+        };
+        writeln!(log, "{line}")?;
+        if account.read(&line) {
+            println!("[{series}] {line}");
+        }
+        if last.len() == 20 {
+            last.remove(0);
+        }
+        last.push(line);
+    }
+    if !account.done {
+        bail!(
+            "the machine ended before its tests did; its last words:\n{}",
+            last.join("\n")
+        );
+    }
+    if account.results != expected {
+        bail!(
+            "{} of {expected} test binaries told a result",
+            account.results
+        );
+    }
+    Ok(account.tally)
+}
+
+/// What the console said so far.
+#[derive(Default)]
+struct Console {
+    tally: Tally,
+    results: usize,
+    is_up: bool,
+    done: bool,
+}
+
+impl Console {
+    /// Takes a line; whether it is of interest (the firmware's and the kernel's own words are not).
+    fn read(&mut self, line: &str) -> bool {
+        self.tally
+            .add(Tally::from_skip_line(line).unwrap_or_default());
+        if line.starts_with("VM-UP") {
+            self.is_up = true;
+        } else if line.starts_with("VM-DONE") {
+            self.done = true;
+        } else if let Some(result) = line.strip_prefix("VM-RESULT ") {
+            self.results += 1;
+            let mut words = result.split(' ').map(str::parse);
+            match (words.next(), words.next(), words.next()) {
+                (Some(Ok(passed)), Some(Ok(failed)), Some(Ok(status))) => {
+                    let status: u32 = status;
+                    // A binary that was killed has not counted its own end.
+                    let failed = if status != 0 && failed == 0 {
+                        1
+                    } else {
+                        failed
+                    };
+                    self.tally.add(Tally {
+                        passed,
+                        failed,
+                        skipped: 0,
+                    });
+                }
+                _ => self.tally.failed += 1,
+            }
+        }
+        self.is_up
+    }
+}
+
+/// A running QEMU; stopped when dropped.
+struct Machine(Child);
+
+impl Machine {
+    fn boot(kernel: &Path, initramfs: &Path) -> Result<Self> {
+        let mut qemu = Command::new(
+            find_program("qemu-system-x86_64").context("qemu-system-x86_64 is missing")?,
+        );
+        // Emulation on purpose: hardware virtualisation is absent or broken inside many virtual machines.
+        qemu.args([
+            "-accel",
+            "tcg,thread=multi",
+            "-cpu",
+            "max",
+            "-smp",
+            "2",
+            "-m",
+            "2G",
+        ])
+        .args([
+            "-nographic",
+            "-no-reboot",
+            "-nodefaults",
+            "-serial",
+            "stdio",
+        ])
+        .arg("-kernel")
+        .arg(kernel)
+        .arg("-initrd")
+        .arg(initramfs)
+        .args([
+            "-append",
+            "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off",
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+        Ok(Self(
+            qemu.spawn().context("cannot start qemu-system-x86_64")?,
+        ))
+    }
+
+    fn stop(&mut self) {
+        // It has mostly ended by itself, and then there is nothing to kill.
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Writes the initramfs.
+fn pack(
+    path: &Path,
+    kernel: &Path,
+    release: &str,
+    built: &Built,
+    filter: Option<&str>,
+) -> Result<()> {
+    let mut archive = Archive::create(path)?;
+    for dir in [
+        "proc", "sys", "dev", "tmp", "run", "mnt", "root", "etc", "var",
+    ] {
+        archive.directory(dir)?;
+    }
+    archive.file(
+        "etc/passwd",
+        0o644,
+        b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
+    )?;
+    archive.file("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
+    archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n")?;
+    let busybox = find_program("busybox").context("busybox is missing")?;
+    archive.copy(&busybox, "bin/busybox")?;
+    archive.symlink("bin/sh", "busybox")?;
+    archive.file("init", 0o755, init(built, filter).as_bytes())?;
+
+    with_libraries(&mut archive, &built.trainprof, "bin/trainprof")?;
+    for binary in &built.test_binaries {
+        with_libraries(&mut archive, binary, &format!("tests/{}", name_of(binary)))?;
+    }
+    pack_workloads(&mut archive)?;
+    pack_python(&mut archive)?;
+    let mut order = String::new();
+    for module in module_files(kernel, release)? {
+        let content = module_content(&module)?;
+        let name = module
+            .file_name()
+            .context("a module has a name")?
+            .to_string_lossy();
+        let name = name.trim_end_matches(".xz").to_owned();
+        archive.file(&format!("modules/{name}"), 0o644, &content)?;
+        order.push_str(&format!("{name}\n"));
+    }
+    archive.file("modules/order", 0o644, order.as_bytes())?;
+    archive.finish()?;
+    Ok(())
+}
+
+/// What runs in the machine as its first process.
+fn init(built: &Built, filter: Option<&str>) -> String {
+    let names: Vec<String> = built
+        .test_binaries
+        .iter()
+        .map(|binary| name_of(binary))
+        .collect();
+    let filter = filter.unwrap_or_default().replace('\'', "");
+    format!(
+        "#!/bin/busybox sh
+export PATH=/usr/bin:/bin:/sbin:/usr/sbin HOME=/root
+/bin/busybox mkdir -p /sbin /usr/bin /usr/sbin
+/bin/busybox --install -s
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /run
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+echo '+cpu +memory +io +pids' > /sys/fs/cgroup/cgroup.subtree_control
+ln -s /proc/self/fd /dev/fd
+ip link set lo up
+hostname vm
+while read -r module; do insmod /modules/$module; done < /modules/order
+export CI='{ci}' TRAINPROF_VM=1 TRAINPROF_BIN=/bin/trainprof TRAINPROF_WORKLOADS=/workloads
+export TRAINPROF_TEST_DIR=/tmp/tests NO_COLOR=1
+mkdir -p /tmp/tests
+echo
+echo \"VM-UP $(uname -r), $(nproc) processors\"
+trainprof --version
+for name in {names}; do
+    echo \"VM-BEGIN $name\"
+    cd /tmp/tests
+    {{ timeout -s KILL {TEST_LIMIT_S} /tests/$name --test-threads=1 --show-output '{filter}' 2>&1; echo $? > /tmp/status; }} | tee /tmp/out
+    result=$(sed -n 's/^test result: [A-Za-z]*\\. \\([0-9]*\\) passed; \\([0-9]*\\) failed;.*/\\1 \\2/p' /tmp/out | tail -n 1)
+    echo
+    echo \"VM-RESULT ${{result:-0 0}} $(cat /tmp/status) $name\"
+done
+echo VM-DONE
+poweroff -f
+",
+        ci = std::env::var("CI").unwrap_or_default().replace('\'', ""),
+        names = names.join(" "),
+    )
+}
+
+/// Puts a program and the libraries that it loads into the archive.
+fn with_libraries(
+    archive: &mut Archive<impl std::io::Write>,
+    program: &Path,
+    name: &str,
+) -> Result<()> {
+    archive.copy(program, name)?;
+    for library in libraries(program) {
+        let name = library.to_string_lossy().into_owned();
+        archive.copy(&library, &name)?;
+    }
+    Ok(())
+}
+
+/// The absolute paths that ldd names; none for a static program.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let listed = output(
+        Command::new("ldd")
+            .arg(program)
+            .env_remove("LD_LIBRARY_PATH"),
+    )
+    .unwrap_or_default();
+    let path = |line: &str| {
+        let after = line.split_once("=> ").map_or(line, |(_, after)| after);
+        after
+            .split_whitespace()
+            .next()
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    listed.lines().filter_map(path).collect()
+}
+
+/// The compiled workloads, and the scripts beside them.
+fn pack_workloads(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
+    archive.directory("workloads")?;
+    let script = root().join("tests/workloads/build.sh");
+    if !script.is_file() {
+        return Ok(());
+    }
+    let built = root().join("target/workloads");
+    run(Command::new("sh").arg(&script).arg(&built))?;
+    for entry in fs::read_dir(&built)?
+        .flatten()
+        .filter(|entry| entry.path().is_file())
+    {
+        let name = format!("workloads/{}", entry.file_name().to_string_lossy());
+        with_libraries(archive, &entry.path(), &name)?;
+    }
+    Ok(())
+}
+
+/// The distribution's Python with its standard library, when there is one; PyTorch would be too large.
+fn pack_python(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
+    let Ok(python) = fs::canonicalize("/usr/bin/python3") else {
+        return Ok(());
+    };
+    let name = python
+        .file_name()
+        .context("a program has a name")?
+        .to_string_lossy()
+        .into_owned();
+    with_libraries(archive, &python, &format!("usr/bin/{name}"))?;
+    archive.symlink("usr/bin/python3", &name)?;
+    pack_tree(archive, &Path::new("/usr/lib").join(&name))
+}
+
+fn pack_tree(archive: &mut Archive<impl std::io::Write>, dir: &Path) -> Result<()> {
+    // Large, and no workload imports them.
+    const LEFT_OUT: &[&str] = &[
+        "test",
+        "idlelib",
+        "tkinter",
+        "lib2to3",
+        "ensurepip",
+        "turtledemo",
+        "pydoc_data",
+        "distutils",
+        "dist-packages",
+    ];
+    for entry in fs::read_dir(dir)
+        .with_context(|| format!("cannot read {}", dir.display()))?
+        .flatten()
+    {
+        let path = entry.path();
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if path.is_dir() {
+            if !LEFT_OUT.contains(&name.as_ref()) && !name.starts_with("config-") {
+                pack_tree(archive, &path)?;
+            }
+        } else if name.ends_with(".so") {
+            with_libraries(archive, &path, &path.to_string_lossy())?;
+        } else if path.is_file() {
+            archive.copy(&path, &path.to_string_lossy())?;
+        }
+    }
+    Ok(())
+}
+
+/// The wanted modules' files in the order of loading.
+fn module_files(kernel: &Path, release: &str) -> Result<Vec<PathBuf>> {
+    let dir = kernel.join("lib/modules").join(release);
+    let listed = fs::read_to_string(dir.join("modules.dep")).context("cannot read modules.dep")?;
+    let order = load_order(&listed, MODULES);
+    Ok(order.into_iter().map(|file| dir.join(file)).collect())
+}
+
+/// The wanted modules and what they depend on, dependencies first, from the text of `modules.dep`.
+fn load_order(listed: &str, wanted: &[&str]) -> Vec<String> {
+    let mut by_name = HashMap::new();
+    let mut depends = HashMap::new();
+    for (file, needs) in listed.lines().filter_map(|line| line.split_once(':')) {
+        let name = file
+            .rsplit('/')
+            .next()
+            .unwrap_or(file)
+            .split('.')
+            .next()
+            .unwrap_or(file);
+        by_name.insert(name.replace('-', "_"), file);
+        // depmod lists the closest first, so the farthest has to be loaded first.
+        depends.insert(file, needs.split_whitespace().rev().collect::<Vec<_>>());
+    }
+    let mut order = Vec::new();
+    let mut seen = BTreeSet::new();
+    for file in wanted.iter().filter_map(|name| by_name.get(*name)) {
+        for &file in depends.get(file).into_iter().flatten().chain([file]) {
+            if seen.insert(file) {
+                order.push(file.to_owned());
+            }
+        }
+    }
+    order
+}
+
+/// A module as the kernel takes it.
+fn module_content(file: &Path) -> Result<Vec<u8>> {
+    if file.extension().is_some_and(|extension| extension == "xz") {
+        let unpacked = Command::new("xz")
+            .args(["-dc"])
+            .arg(file)
+            .output()
+            .context("cannot start xz")?;
+        if !unpacked.status.success() {
+            bail!("xz cannot read {}", file.display());
+        }
+        return Ok(unpacked.stdout);
+    }
+    fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Console, Tally, load_order};
+
+    #[test]
+    fn modules_come_after_what_they_need() {
+        let listed = "kernel/fs/ext4/ext4.ko: kernel/fs/jbd2/jbd2.ko kernel/lib/crc16.ko\n\
+                      kernel/fs/jbd2/jbd2.ko:\nkernel/lib/crc16.ko:\nkernel/a/crc32c-generic.ko.xz:\n";
+        let order = load_order(listed, &["ext4", "crc32c_generic", "absent", "jbd2"]);
+        let expected = [
+            "kernel/lib/crc16.ko",
+            "kernel/fs/jbd2/jbd2.ko",
+            "kernel/fs/ext4/ext4.ko",
+            "kernel/a/crc32c-generic.ko.xz",
+        ];
+        assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn results_are_read_from_the_console() {
+        let mut console = Console::default();
+        assert!(!console.read("SeaBIOS"));
+        assert!(console.read("VM-UP 6.1.0, 2 processors"));
+        console.read("SKIP root_torch: needs PyTorch");
+        console.read("VM-RESULT 4 1 101 root_io");
+        console.read("VM-RESULT 0 0 137 root_hung");
+        console.read("VM-RESULT garbled");
+        console.read("VM-DONE");
+        assert!(console.done);
+        assert_eq!(
+            (console.results, console.tally),
+            (
+                3,
+                Tally {
+                    passed: 4,
+                    failed: 3,
+                    skipped: 1
+                }
+            )
+        );
+    }
+}
