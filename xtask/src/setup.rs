@@ -40,6 +40,7 @@ const VM_PROGRAMS: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
     ("depmod", "kmod"),
     ("xz", "xz-utils"),
+    ("mkfs.ext4", "e2fsprogs"),
 ];
 /// The kernels that the tests run on beside the host's: one series before 6.6's and one after.
 pub const KERNELS: &[&str] = &["6.1", "6.12"];

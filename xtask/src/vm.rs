@@ -27,7 +27,19 @@ const LIMIT: Duration = Duration::from_secs(8 * 60);
 /// The longest that one test binary may run in it, so that the others still get their turn.
 const TEST_LIMIT_S: u32 = 300;
 /// File systems and devices that tests mount; those that are built into a kernel are left out.
-const MODULES: &[&str] = &["loop", "ext4", "fuse", "overlay", "crc32c_generic"];
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_blk",
+    "loop",
+    "crc32c_generic",
+    "ext4",
+    "fuse",
+    "overlay",
+];
+/// Programs of the host that the tests call and that busybox has only a part of.
+const PROGRAMS: &[&str] = &["setpriv", "unshare", "nsenter"];
+/// The disk for the tests' files: tells reads from a device from reads of cached pages, as memory cannot.
+const DISK_BYTES: u64 = 2 << 30;
 
 /// Boots one kernel and runs the tests there.
 pub fn test(series: &str, built: &Built, filter: Option<&str>) -> Result<Tally> {
@@ -35,6 +47,8 @@ pub fn test(series: &str, built: &Built, filter: Option<&str>) -> Result<Tally> 
     let release = kernel_release(&dir)?.to_string_lossy().into_owned();
     let initramfs = dir.join("initramfs.cpio");
     pack(&initramfs, &dir, &release, built, filter)?;
+    let disk = dir.join("disk.img");
+    make_disk(&disk)?;
     println!(
         "booting Linux {release} ({} MB)",
         fs::metadata(&initramfs)?.len() >> 20
@@ -45,6 +59,7 @@ pub fn test(series: &str, built: &Built, filter: Option<&str>) -> Result<Tally> 
     let mut machine = Machine::boot(
         &dir.join("boot").join(format!("vmlinuz-{release}")),
         &initramfs,
+        &disk,
     )?;
     let result = follow(&mut machine, series, &log, built.test_binaries.len());
     machine.stop();
@@ -154,7 +169,7 @@ impl Console {
 struct Machine(Child);
 
 impl Machine {
-    fn boot(kernel: &Path, initramfs: &Path) -> Result<Self> {
+    fn boot(kernel: &Path, initramfs: &Path, disk: &Path) -> Result<Self> {
         let mut qemu = Command::new(
             find_program("qemu-system-x86_64").context("qemu-system-x86_64 is missing")?,
         );
@@ -180,6 +195,11 @@ impl Machine {
         .arg(kernel)
         .arg("-initrd")
         .arg(initramfs)
+        .arg("-drive")
+        .arg(format!(
+            "file={},format=raw,if=virtio,cache=unsafe",
+            disk.display().to_string().replace(',', ",,")
+        ))
         .args([
             "-append",
             "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off",
@@ -202,6 +222,15 @@ impl Drop for Machine {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Makes an empty file system in a sparse file.
+fn make_disk(path: &Path) -> Result<()> {
+    let file =
+        fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    file.set_len(DISK_BYTES)?;
+    let mkfs = find_program("mkfs.ext4").unwrap_or_else(|| "/usr/sbin/mkfs.ext4".into());
+    run(Command::new(mkfs).args(["-q", "-F"]).arg(path))
 }
 
 /// Writes the initramfs.
@@ -233,6 +262,11 @@ fn pack(
     with_libraries(&mut archive, &built.trainprof, "bin/trainprof")?;
     for binary in &built.test_binaries {
         with_libraries(&mut archive, binary, &format!("tests/{}", name_of(binary)))?;
+    }
+    for program in PROGRAMS {
+        if let Some(file) = find_program(program) {
+            with_libraries(&mut archive, &file, &format!("usr/bin/{program}"))?;
+        }
     }
     pack_workloads(&mut archive)?;
     pack_python(&mut archive)?;
@@ -282,6 +316,7 @@ while read -r module; do insmod /modules/$module; done < /modules/order
 export CI='{ci}' TRAINPROF_VM=1 TRAINPROF_BIN=/bin/trainprof TRAINPROF_WORKLOADS=/workloads
 export TRAINPROF_TEST_DIR=/tmp/tests NO_COLOR=1
 mkdir -p /tmp/tests
+mount -t ext4 /dev/vda /tmp/tests || echo 'no disk: the tests use memory'
 echo
 echo \"VM-UP $(uname -r), $(nproc) processors\"
 trainprof --version
