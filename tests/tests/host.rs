@@ -20,8 +20,11 @@ fn attach_after(name: &str, before: &str) -> Option<Finished> {
         .arg(format!("{before} && exec \"$0\" \"$@\""))
         .arg(trainprof())
         .args(["attach", &workload.pid().to_string(), "-d", "500ms"])
-        .args(["-o", "/dev/null", "--json", "/dev/null"]);
-    Some(finish(command))
+        .current_dir("/tmp")
+        .args(["-o", "trainprof-host-test.rec"]);
+    let ended = finish(command);
+    let _ = std::fs::remove_file("/tmp/trainprof-host-test.rec");
+    Some(ended)
 }
 
 #[test]

@@ -127,7 +127,7 @@ static inline void gate_end(void)
 }
 
 /* Ground truth: one JSON object, built without allocation. */
-static char truth_text[1 << 17];
+static char truth_text[1 << 20];
 static size_t truth_len;
 static int truth_first = 1;
 
