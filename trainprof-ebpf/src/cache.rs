@@ -27,12 +27,12 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
     let state = unsafe { &mut *state };
     // Pages that a write adds are not read from anywhere.
-    if state.op_enter != 0 && (state.op_nr as usize) < MAX_SYSCALLS {
-        if let Some(info) = SYSCALLS.get(state.op_nr) {
-            if info.op == Op::Write as u8 {
-                return 0;
-            }
-        }
+    if state.op_enter != 0
+        && (state.op_nr as usize) < MAX_SYSCALLS
+        && let Some(info) = SYSCALLS.get(state.op_nr)
+        && info.op == Op::Write as u8
+    {
+        return 0;
     }
     // SAFETY: a typed argument.
     let (mapping, flags): (u64, u64) = unsafe {

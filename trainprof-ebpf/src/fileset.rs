@@ -58,7 +58,7 @@ fn extension(dentry: u64) -> u64 {
     while shift > 0 {
         if (tail >> shift) & 0xff == u64::from(b'.') {
             // The dot is the last byte, or what follows it is a number: no kind of file.
-            if shift == 56 || matches!((tail >> (shift + 8)) as u8, b'0'..=b'9') {
+            if shift == 56 || ((tail >> (shift + 8)) as u8).is_ascii_digit() {
                 return 0;
             }
             return tail >> (shift + 8);

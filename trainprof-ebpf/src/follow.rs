@@ -117,14 +117,14 @@ pub fn sched_process_exec(ctx: BtfTracePointContext) -> u32 {
     let old_tid: u32 = ctx.arg(1);
     // SAFETY: typed argument.
     let tgid = unsafe { member::<u32>(task, offset!(task_tgid)) };
-    if old_tid != tgid {
-        if let Some(old) = thread(old_tid) {
-            // SAFETY: the entry stays valid inside this program's RCU section.
-            if THREADS.insert(tgid, unsafe { &*old }, 0).is_err() {
-                emit::lost(Loss::ThreadsFull);
-            }
-            let _ = THREADS.remove(old_tid);
+    if old_tid != tgid
+        && let Some(old) = thread(old_tid)
+    {
+        // SAFETY: the entry stays valid inside this program's RCU section.
+        if THREADS.insert(tgid, unsafe { &*old }, 0).is_err() {
+            emit::lost(Loss::ThreadsFull);
         }
+        let _ = THREADS.remove(old_tid);
     }
     if thread(tgid).is_none() {
         return 0;

@@ -49,18 +49,18 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
             member(next, offset!(task_pid)),
         )
     };
-    if prev_tid != 0 {
-        if let Some(state) = thread(prev_tid) {
-            let runnable = preempted as u8 != 0 || prev_state as u32 == 0;
-            // SAFETY: the CPU that switches a thread writes its state; the entry outlives this program.
-            unsafe { switched_out(&mut *state, prev, prev_tid, runnable) };
-        }
+    if prev_tid != 0
+        && let Some(state) = thread(prev_tid)
+    {
+        let runnable = preempted as u8 != 0 || prev_state as u32 == 0;
+        // SAFETY: the CPU that switches a thread writes its state; the entry outlives this program.
+        unsafe { switched_out(&mut *state, prev, prev_tid, runnable) };
     }
-    if next_tid != 0 {
-        if let Some(state) = thread(next_tid) {
-            // SAFETY: as above.
-            unsafe { switched_in(&mut *state, next, next_tid) };
-        }
+    if next_tid != 0
+        && let Some(state) = thread(next_tid)
+    {
+        // SAFETY: as above.
+        unsafe { switched_in(&mut *state, next, next_tid) };
     }
     0
 }
@@ -169,10 +169,10 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
             state.object = object::resolve(state, syscall_arg(regs, info.fd));
         } else if info.wait_on == WaitOn::Address as u8 {
             state.object.id = syscall_arg(regs, 0);
-        } else if info.wait_on == WaitOn::PollSet as u8 {
-            if let Ok(fd) = bpf_probe_read_user(syscall_arg(regs, 0) as *const u32) {
-                state.object = object::resolve(state, u64::from(fd));
-            }
+        } else if info.wait_on == WaitOn::PollSet as u8
+            && let Ok(fd) = bpf_probe_read_user(syscall_arg(regs, 0) as *const u32)
+        {
+            state.object = object::resolve(state, u64::from(fd));
         }
     }
 }
@@ -316,12 +316,11 @@ fn waker() -> (u32, WakerKind) {
     // A loopback send runs the receiving side's softirq in the sender's own context.
     // SAFETY: typed registers of the current task.
     let nr = unsafe { syscall_nr(user_regs(task)) };
-    if (nr as u64) < MAX_SYSCALLS as u64 {
-        if let Some(info) = SYSCALLS.get(nr as u32) {
-            if info.sends != 0 {
-                return (tid, WakerKind::Sender);
-            }
-        }
+    if (nr as u64) < MAX_SYSCALLS as u64
+        && let Some(info) = SYSCALLS.get(nr as u32)
+        && info.sends != 0
+    {
+        return (tid, WakerKind::Sender);
     }
     (0, WakerKind::Softirq)
 }

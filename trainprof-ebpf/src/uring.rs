@@ -41,8 +41,9 @@ pub fn io_uring_submit(ctx: BtfTracePointContext) -> u32 {
         return 0;
     }
     // SAFETY: clock helper.
+    let submitted = unsafe { bpf_ktime_get_ns() };
     let entry = UringRequest {
-        submitted: unsafe { bpf_ktime_get_ns() },
+        submitted,
         tid,
         pad: 0,
     };
@@ -73,12 +74,13 @@ pub fn io_uring_complete(ctx: BtfTracePointContext) -> u32 {
         None => 0,
     };
     let on = object::describe(file, inode, tgid);
+    // SAFETY: clock helper.
+    let now = unsafe { bpf_ktime_get_ns() };
     let done = Done {
         tid: entry.tid,
         op,
         bytes: u64::from(result.max(0) as u32),
-        // SAFETY: clock helper.
-        ns: unsafe { bpf_ktime_get_ns() }.saturating_sub(entry.submitted),
+        ns: now.saturating_sub(entry.submitted),
         failed: result < 0,
         timed: true,
     };

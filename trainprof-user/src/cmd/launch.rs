@@ -134,11 +134,12 @@ impl Child {
     }
 
     fn wait_with(&mut self, flags: i32) -> Option<u8> {
-        let mut raw = 0;
-        // SAFETY: a valid pointer; the child is ours.
-        while self.status.is_none()
-            && unsafe { libc::waitpid(self.pid, &raw mut raw, flags) } == self.pid
-        {
+        while self.status.is_none() {
+            let mut raw = 0;
+            // SAFETY: a valid pointer; the child is ours.
+            if unsafe { libc::waitpid(self.pid, &raw mut raw, flags) } != self.pid {
+                break;
+            }
             if libc::WIFEXITED(raw) || libc::WIFSIGNALED(raw) {
                 self.status = Some(self.shell_status(raw));
             }

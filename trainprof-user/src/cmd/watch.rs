@@ -104,8 +104,8 @@ pub async fn until_done(
     let ring = live
         .ring_fd()
         .try_clone_to_owned()
-        // SAFETY: an owned descriptor that nobody else closes, and that lives inside the `AsyncFd`.
         .and_then(|fd| {
+            // SAFETY: an owned descriptor that nobody else closes, and that lives inside the `AsyncFd`.
             unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
                 .map_err(io::Error::from)
         })

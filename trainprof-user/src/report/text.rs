@@ -57,7 +57,7 @@ fn headline(out: &mut String, report: &Report) -> std::fmt::Result {
 
 /// The parts of a split that matter, largest first.
 fn split(share: &Shares) -> String {
-    let mut parts = vec![
+    let mut parts = [
         (share.on_cpu, "on the CPU"),
         (share.runnable, "runnable"),
         (share.data_wait, "waiting for data"),
