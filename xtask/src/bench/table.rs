@@ -141,7 +141,7 @@ fn own_cost(text: &mut String, all: &[Series]) -> std::fmt::Result {
     writeln!(text, "### What trainprof itself uses\n")?;
     writeln!(
         text,
-        "| load | attach to watching, ms | own CPU, % of one core | own CPU with start and report, s | peak RSS, MiB | BPF, % of the window |"
+        "| load | attach to watching, ms | own CPU while watching, % of one core | own CPU with start and report, s | peak RSS, MiB | BPF, % of the window |"
     )?;
     writeln!(text, "|---|---|---|---|---|---|")?;
     for series in all {
@@ -166,7 +166,10 @@ fn own_cost(text: &mut String, all: &[Series]) -> std::fmt::Result {
             "| {} | {} | {} | {} | {} | {} |",
             series.load.name(),
             Spread::show(Spread::of(uses.iter().map(|used| used.attach_s * 1e3)), 0),
-            Spread::show(cost("collector_cpu_s", 100.0), 2),
+            Spread::show(
+                Spread::of(uses.iter().map(|used| used.cpu_share_watching * 100.0)),
+                2
+            ),
             Spread::show(Spread::of(uses.iter().map(|used| used.cpu_s)), 2),
             Spread::show(
                 Spread::of(

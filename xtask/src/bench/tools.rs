@@ -65,6 +65,8 @@ pub struct Attached {
     child: Child,
     json: Option<PathBuf>,
     attach: Duration,
+    watching_since: Instant,
+    cpu_at_attach_s: f64,
 }
 
 /// What a tool itself used.
@@ -72,7 +74,10 @@ pub struct Attached {
 pub struct Used {
     /// From its start until it said that it watches.
     pub attach_s: f64,
+    /// CPU time of its whole life: start, watching, report.
     pub cpu_s: f64,
+    /// CPU time between attach and stop, as a share of that time.
+    pub cpu_share_watching: f64,
     pub rss_max_bytes: f64,
     /// Its report, where it writes one.
     pub report: Option<Value>,
@@ -156,15 +161,20 @@ impl Attached {
             }
         }
         let attach = started.elapsed();
+        let cpu_at_attach_s = cpu_of(child.id());
         Ok(Some(Self {
             child,
             json,
             attach,
+            watching_since: Instant::now(),
+            cpu_at_attach_s,
         }))
     }
 
     /// Ends the tool as Ctrl-C does and tells what it used.
     pub fn stop(self) -> Result<Used> {
+        let watched_s = self.watching_since.elapsed().as_secs_f64();
+        let cpu_watching_s = cpu_of(self.child.id()) - self.cpu_at_attach_s;
         let pid = self.child.id() as i32;
         // SAFETY: kill has no memory preconditions; the child was not waited for, so the pid is its own.
         unsafe { libc::kill(pid, libc::SIGINT) };
@@ -182,10 +192,21 @@ impl Attached {
         Ok(Used {
             attach_s: self.attach.as_secs_f64(),
             cpu_s: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+            cpu_share_watching: cpu_watching_s / watched_s,
             rss_max_bytes: usage.ru_maxrss as f64 * 1024.0,
             report,
         })
     }
+}
+
+/// CPU time of a process's living threads, to the nanosecond (stat(5) counts ticks of 10 ms).
+fn cpu_of(pid: u32) -> f64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let nanoseconds = threads.into_iter().flatten().filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    nanoseconds.sum::<u64>() as f64 / 1e9
 }
 
 fn read_json(path: &Path) -> Result<Value> {
