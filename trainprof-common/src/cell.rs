@@ -19,7 +19,7 @@ pub struct OpKey {
 crate::wire!(OpKey, 16);
 
 /// Value of an [`OpKey`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct OpCell {
     pub count: u64,
@@ -28,30 +28,11 @@ pub struct OpCell {
     pub bytes: u64,
     /// Nanoseconds from entry to exit, waits included.
     pub ns: u64,
-}
-crate::wire!(OpCell, 32);
-
-/// Latency and size histograms of one thread's operations on one file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(C)]
-pub struct HistKey {
-    pub tid: u32,
-    pub dev: u32,
-    pub op: u8,
-    pub class: u8,
-    pub pad: [u8; 6],
-}
-crate::wire!(HistKey, 16);
-
-/// Value of a [`HistKey`].
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct HistCell {
     pub latency: [u32; LATENCY_BUCKETS],
     /// Bytes of reads and writes; for opens the sizes of the files.
     pub size: [u32; SIZE_BUCKETS],
 }
-crate::wire!(HistCell, (LATENCY_BUCKETS + SIZE_BUCKETS) * 4);
+crate::wire!(OpCell, 32 + (LATENCY_BUCKETS + SIZE_BUCKETS) * 4);
 
 /// Waits of one thread on one object, ended by one waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

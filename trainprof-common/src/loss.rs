@@ -10,8 +10,8 @@ pub enum Loss {
     ThreadsFull = 1,
     /// The table of file operations per file set was full: counted in the process's total only.
     OpCellsFull = 2,
-    /// The table of latency histograms was full.
-    HistFull = 3,
+    /// Not used any more.
+    Unused = 3,
     /// The table of waits was full.
     WaitCellsFull = 4,
     /// The table of file sets was full: the operation is counted without a directory.
@@ -34,7 +34,7 @@ impl Loss {
         Self::RingFull,
         Self::ThreadsFull,
         Self::OpCellsFull,
-        Self::HistFull,
+        Self::Unused,
         Self::WaitCellsFull,
         Self::FilesetsFull,
         Self::UnmatchedExit,
@@ -52,7 +52,7 @@ impl Loss {
             Self::RingFull => "ring-full",
             Self::ThreadsFull => "threads-full",
             Self::OpCellsFull => "op-cells-full",
-            Self::HistFull => "histograms-full",
+            Self::Unused => "unused",
             Self::WaitCellsFull => "wait-cells-full",
             Self::FilesetsFull => "filesets-full",
             Self::UnmatchedExit => "unmatched-exit",

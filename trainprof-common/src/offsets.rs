@@ -93,6 +93,56 @@ offsets! {
     kiocb_res: "io_kiocb" "cqe.res";
 }
 
+/// Bytes that are read at once of `file`, `inode` and `dentry`.
+pub const BLOCK_BYTES: usize = 128;
+
+impl Offsets {
+    /// The members that are read with one block each, by structure.
+    fn blocks(&self) -> [[u32; 4]; 3] {
+        [
+            [
+                self.file_inode,
+                self.file_dentry,
+                self.file_mnt,
+                self.file_mnt,
+            ],
+            [
+                self.inode_mode,
+                self.inode_sb,
+                self.inode_ino,
+                self.inode_size,
+            ],
+            [
+                self.dentry_parent,
+                self.dentry_name_len,
+                self.dentry_name,
+                self.dentry_inode,
+            ],
+        ]
+    }
+
+    /// Where the blocks of `file`, `inode` and `dentry` begin; `None` when the members of one lie further
+    /// apart than [`BLOCK_BYTES`], or one is missing.
+    pub fn block_starts(&self) -> Option<[u32; 3]> {
+        let mut starts = [0; 3];
+        for (start, members) in starts.iter_mut().zip(self.blocks()) {
+            let (mut low, mut high) = (MISSING, 0);
+            for at in members {
+                if at == MISSING {
+                    return None;
+                }
+                low = if at < low { at } else { low };
+                high = if at > high { at } else { high };
+            }
+            if (high - low) as usize + 8 > BLOCK_BYTES {
+                return None;
+            }
+            *start = low;
+        }
+        Some(starts)
+    }
+}
+
 /// Facts of the running kernel that are no offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -105,8 +155,13 @@ pub struct KernelFacts {
     pub page_head_bit: u32,
     /// Bytes in a page.
     pub page_size: u32,
+    /// First bytes of the blocks: [`Offsets::block_starts`].
+    pub file_block: u32,
+    pub inode_block: u32,
+    pub dentry_block: u32,
+    pub pad: u32,
 }
-crate::wire!(KernelFacts, 16);
+crate::wire!(KernelFacts, 32);
 
 // SAFETY: `u32` fields only.
 unsafe impl crate::Wire for Offsets {}

@@ -44,6 +44,11 @@ pub enum Op {
 }
 
 impl Op {
+    /// Its number in the wire format.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
     /// Every operation, by its number.
     pub const ALL: [Self; 21] = [
         Self::None,

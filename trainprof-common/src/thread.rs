@@ -123,8 +123,10 @@ pub struct ThreadState {
     pub op_object: Object,
     /// Its number.
     pub op_nr: u32,
-    /// Slices of `run_ns`.
-    pub slices: u32,
+    /// Times that it was put off the CPU, or yielded it.
+    pub preemptions: u32,
+    /// Nanoseconds that it then waited for its next turn.
+    pub preempted_ns: u64,
     /// Inode for which `fault_object` was resolved.
     pub fault_inode: u64,
     /// Object of the last page-cache fill.
@@ -139,7 +141,7 @@ pub struct ThreadState {
 }
 crate::wire!(
     ThreadState,
-    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 24 + 8 + 8 + 32 + 40 * FD_CACHE
+    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 8 + 24 + 8 + 8 + 32 + 40 * FD_CACHE
 );
 
 /// Counters that the kernel keeps for every thread anyway.
@@ -160,13 +162,23 @@ crate::wire!(TaskCounters, 32);
 #[repr(C)]
 pub struct EndedThread {
     pub tgid: u32,
-    pub slices: u32,
+    pub preemptions: u32,
     pub run_ns: u64,
+    pub preempted_ns: u64,
     pub followed_since: u64,
     pub counters: TaskCounters,
     pub comm: [u8; 16],
 }
-crate::wire!(EndedThread, 8 + 8 + 8 + 32 + 16);
+crate::wire!(EndedThread, 8 + 8 + 8 + 8 + 32 + 16);
+
+/// What a descriptor refers to, with the size of the file.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Described {
+    pub object: Object,
+    pub size: u64,
+}
+crate::wire!(Described, 32);
 
 /// Key of an [`EndedThread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,8 +3,7 @@
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::maps::HashMap;
 use trainprof_common::{
-    cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
-    fileset::NO_FILESET,
+    cell::{OpCell, OpKey, WaitCell, WaitKey},
     hist::{LATENCY_BUCKETS, SIZE_BUCKETS, latency_bucket, size_bucket},
     loss::Loss,
     op::Op,
@@ -13,13 +12,14 @@ use trainprof_common::{
 
 use crate::{
     emit,
-    maps::{Control, HISTS_A, HISTS_B, OPS_A, OPS_B, SCRATCH_HIST, WAITS_A, WAITS_B, control},
+    maps::{Control, OPS_A, OPS_B, SCRATCH_CELL, WAITS_A, WAITS_B, control},
 };
 
 /// One finished operation.
 pub struct Done {
     pub tid: u32,
-    pub op: Op,
+    /// [`trainprof_common::op::Op`] number.
+    pub op: u8,
     pub bytes: u64,
     pub ns: u64,
     pub failed: bool,
@@ -27,80 +27,29 @@ pub struct Done {
     pub timed: bool,
 }
 
-/// Counts an operation under its file set, and its latency and size under its file system.
+/// Counts an operation, with its latency and size, under its file set.
 #[inline(always)]
 pub fn operation(done: &Done, object: &Object) {
-    let second = control(Control::EPOCH) != 0;
     let key = OpKey {
         tid: done.tid,
         fileset: object.fileset,
         dev: object.dev,
-        op: done.op as u8,
+        op: done.op,
         class: object.class as u8,
         pad: 0,
     };
-    if second {
-        add_operation(&OPS_B, key, done);
-        add_histogram(&HISTS_B, done, object);
-    } else {
-        add_operation(&OPS_A, key, done);
-        add_histogram(&HISTS_A, done, object);
-    }
-}
-
-#[inline(always)]
-fn add_operation(map: &HashMap<OpKey, OpCell>, key: OpKey, done: &Done) {
-    if let Some(cell) = map.get_ptr_mut(key) {
-        // SAFETY: one writer per key.
-        let cell = unsafe { &mut *cell };
-        cell.count += 1;
-        cell.errors += u64::from(done.failed);
-        cell.bytes += done.bytes;
-        cell.ns += done.ns;
-        return;
-    }
-    let cell = OpCell {
-        count: 1,
-        errors: u64::from(done.failed),
-        bytes: done.bytes,
-        ns: done.ns,
-    };
-    if map.insert(key, &cell, u64::from(BPF_NOEXIST)).is_err() {
+    let Some(cell) = op_cell(&key) else {
         emit::lost(Loss::OpCellsFull);
-        let _ = NO_FILESET;
-    }
-}
-
-#[inline(always)]
-fn add_histogram(map: &HashMap<HistKey, HistCell>, done: &Done, object: &Object) {
-    let key = HistKey {
-        tid: done.tid,
-        dev: object.dev,
-        op: done.op as u8,
-        class: object.class as u8,
-        pad: [0; 6],
-    };
-    let cell = match map.get_ptr_mut(key) {
-        Some(cell) => cell,
-        None => {
-            let Some(zero) = SCRATCH_HIST.get_ptr_mut(0) else {
-                return;
-            };
-            // SAFETY: the slot is never written: it is the zero that new cells start from.
-            let _ = map.insert(key, unsafe { &*zero }, u64::from(BPF_NOEXIST));
-            match map.get_ptr_mut(key) {
-                Some(cell) => cell,
-                None => {
-                    emit::lost(Loss::HistFull);
-                    return;
-                }
-            }
-        }
+        return;
     };
     let latency = latency_bucket(done.ns) as usize;
     let size = size_bucket(done.bytes) as usize;
     // SAFETY: one writer per key; both indices are bounded by the comparisons.
     unsafe {
+        (*cell).count += 1;
+        (*cell).errors += u64::from(done.failed);
+        (*cell).bytes += done.bytes;
+        (*cell).ns += done.ns;
         if done.timed && latency < LATENCY_BUCKETS {
             (*cell).latency[latency] += 1;
         }
@@ -108,6 +57,23 @@ fn add_histogram(map: &HashMap<HistKey, HistCell>, done: &Done, object: &Object)
             (*cell).size[size] += 1;
         }
     }
+}
+
+#[inline(always)]
+fn op_cell(key: &OpKey) -> Option<*mut OpCell> {
+    if control(Control::EPOCH) != 0 {
+        OPS_B.get_ptr_mut(key).or_else(|| new_op_cell(&OPS_B, key))
+    } else {
+        OPS_A.get_ptr_mut(key).or_else(|| new_op_cell(&OPS_A, key))
+    }
+}
+
+#[inline(always)]
+fn new_op_cell(map: &HashMap<OpKey, OpCell>, key: &OpKey) -> Option<*mut OpCell> {
+    let zero = SCRATCH_CELL.get(0)?;
+    // The slot is never written: it is the zero that new cells start from.
+    let _ = map.insert(key, zero, u64::from(BPF_NOEXIST));
+    map.get_ptr_mut(key)
 }
 
 /// Counts one interval off the CPU.
@@ -155,30 +121,18 @@ fn add_wait(
 
 /// Counts `count` page faults under the file set that the thread last filled pages of.
 #[inline(always)]
-pub fn faults(done: &Done, object: &Object, count: u32) {
+pub fn faults(tid: u32, object: &Object, count: u32) {
     let key = OpKey {
-        tid: done.tid,
+        tid,
         fileset: object.fileset,
         dev: object.dev,
-        op: done.op as u8,
+        op: Op::Fault.number(),
         class: object.class as u8,
         pad: 0,
     };
-    let map = if control(Control::EPOCH) != 0 {
-        &OPS_B
-    } else {
-        &OPS_A
-    };
-    if let Some(cell) = map.get_ptr_mut(key) {
+    match op_cell(&key) {
         // SAFETY: one writer per key.
-        unsafe { (*cell).count += u64::from(count) };
-        return;
-    }
-    let cell = OpCell {
-        count: u64::from(count),
-        ..OpCell::default()
-    };
-    if map.insert(key, &cell, u64::from(BPF_NOEXIST)).is_err() {
-        emit::lost(Loss::OpCellsFull);
+        Some(cell) => unsafe { (*cell).count += u64::from(count) },
+        None => emit::lost(Loss::OpCellsFull),
     }
 }

@@ -59,7 +59,7 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     let page_size = fact!(page_size);
     let done = Done {
         tid,
-        op: Op::Fill,
+        op: Op::Fill.number(),
         bytes: u64::from(pages) * u64::from(page_size),
         ns: 0,
         failed: false,

@@ -22,6 +22,15 @@ use crate::{
 const AT_EMPTY_PATH: u64 = 0x1000;
 const AT_FDCWD: i32 = -100;
 const MAP_ANONYMOUS: u64 = 0x20;
+/// Numbers of the operations that are treated apart.
+const OPEN: u8 = Op::Open.number();
+const READ: u8 = Op::Read.number();
+const WRITE: u8 = Op::Write.number();
+const COPY: u8 = Op::Copy.number();
+const COPY_OUT: u8 = Op::CopyOut.number();
+const BRK: u8 = Op::Brk.number();
+const MMAP: u8 = Op::Mmap.number();
+const MREMAP: u8 = Op::Mremap.number();
 /// Position of mmap's flags.
 const MMAP_FLAGS: u8 = 3;
 
@@ -150,7 +159,7 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
             result,
             Done {
                 tid,
-                op: Op::None,
+                op: 0,
                 bytes: 0,
                 ns,
                 failed: result < 0,
@@ -174,43 +183,34 @@ unsafe fn finish(
     mut done: Done,
 ) {
     let mut on = state.op_object;
-    let Ok(op) = Op::try_from(info.op) else {
-        return;
-    };
-    done.op = op;
+    done.op = info.op;
     // SAFETY: as promised by the caller.
     unsafe {
-        match op {
-            Op::Open if !done.failed => {
-                on = object::resolve(state, result as u64);
-                if on.class == Class::File as u32 || on.class == Class::Tmpfs as u32 {
-                    done.bytes = object::cached_size(state, result as u64);
-                }
+        if info.op == OPEN && !done.failed {
+            let opened = object::resolve_opened(state, result as u64);
+            on = opened.object;
+            if on.class == Class::File as u32 || on.class == Class::Tmpfs as u32 {
+                done.bytes = opened.size;
             }
-            Op::Open | Op::Stat | Op::Rename | Op::Unlink
-                if info.path != NO_ARG && on.class == 0 =>
-            {
-                let dfd = if info.path == 0 {
-                    AT_FDCWD
-                } else {
-                    syscall_arg(regs, info.path - 1) as i32
-                };
-                on.fileset =
-                    fileset::fileset_of_text(syscall_arg(regs, info.path), dfd, state.tgid);
-            }
-            Op::Brk if !done.failed => {
-                done.bytes = (result as u64).abs_diff(on.id);
-                on.id = 0;
-            }
-            // mmap's result is an address.
-            Op::Mmap | Op::Mremap => done.failed = (-4095..0).contains(&result),
-            _ => {}
+        } else if info.path != NO_ARG && on.class == 0 {
+            let dfd = if info.path == 0 {
+                AT_FDCWD
+            } else {
+                syscall_arg(regs, info.path - 1) as i32
+            };
+            on.fileset = fileset::fileset_of_text(syscall_arg(regs, info.path), dfd, state.tgid);
+        } else if info.op == BRK && !done.failed {
+            done.bytes = (result as u64).abs_diff(on.id);
+            on.id = 0;
+        } else if info.op == MMAP || info.op == MREMAP {
+            // Their result is an address.
+            done.failed = (-4095..0).contains(&result);
         }
         if info.len != NO_ARG {
             if !done.failed {
                 done.bytes = syscall_arg(regs, info.len);
             }
-        } else if !done.failed && matches!(op, Op::Read | Op::Write | Op::Copy) {
+        } else if !done.failed && (info.op == READ || info.op == WRITE || info.op == COPY) {
             done.bytes = result as u64;
         }
         if info.fd != NO_ARG
@@ -222,15 +222,10 @@ unsafe fn finish(
             emit::lost(Loss::UnresolvedFd);
         }
         account::operation(&done, &on);
-        if op == Op::Copy && info.fd2 != NO_ARG {
+        if info.op == COPY && info.fd2 != NO_ARG {
             let onto = object::resolve(state, syscall_arg(regs, info.fd2));
-            account::operation(
-                &Done {
-                    op: Op::CopyOut,
-                    ..done
-                },
-                &onto,
-            );
+            done.op = COPY_OUT;
+            account::operation(&done, &onto);
         }
     }
 }

@@ -8,16 +8,16 @@ use aya_ebpf::{
     },
 };
 use trainprof_common::{
-    fileset::{FilesetInfo, FilesetKey, NO_FILESET, PATH_BYTES, TEXT_DEV},
+    fileset::{FilesetInfo, FilesetKey, FilesetRef, NO_FILESET, PATH_BYTES},
     loss::Loss,
     offsets::MISSING,
-    op::Class,
 };
 
 use crate::{
     emit,
-    kernel::{offset, peek},
-    maps::{FILESET_COUNT, FILESET_INFO, FILESETS, SCRATCH_INFO},
+    kernel::{copy_block, fact, in_block, offset, peek},
+    maps::{Blocks, FILESET_COUNT, FILESET_INFO, FILESETS, SCRATCH_INFO},
+    object::class_on,
 };
 
 /// Longest name of a directory entry, with its NUL (NAME_MAX + 1).
@@ -41,11 +41,9 @@ pub fn mount_id(vfsmount: u64) -> u32 {
     peek(vfsmount - u64::from(embedded), offset!(mount_id)).unwrap_or(0)
 }
 
-/// The extension in the last 8 bytes of a name: [`FilesetKey::ext`].
+/// The extension in the last 8 bytes of a name of `len` bytes: [`FilesetKey::ext`].
 #[inline(always)]
-fn extension(dentry: u64) -> u64 {
-    let len: u32 = peek(dentry, offset!(dentry_name_len)).unwrap_or(0);
-    let name: u64 = peek(dentry, offset!(dentry_name)).unwrap_or(0);
+fn extension(name: u64, len: u32) -> u64 {
     // Names live in blocks of at least 32 bytes, so 8 can always be read.
     let tail: u64 = if len >= 8 {
         peek(name + u64::from(len) - 8, 0).unwrap_or(0)
@@ -68,46 +66,77 @@ fn extension(dentry: u64) -> u64 {
     0
 }
 
-/// The file set of an open file's directory entry.
+/// The file set of a directory entry.
 #[inline(always)]
-pub fn of_dentry(dentry: u64, class: Class, dev: u32, magic: u64, mnt_id: u32, tgid: u32) -> u32 {
-    let (dir, ext) = if class as u32 == Class::Directory as u32 {
-        (dentry, 0)
+pub fn of_dentry(
+    blocks: &mut Blocks,
+    dentry: u64,
+    superblock: u64,
+    mount: u64,
+    directory: bool,
+    tgid: u32,
+) -> FilesetRef {
+    let start = fact!(dentry_block);
+    if !copy_block(dentry, start, &mut blocks.dentry) {
+        // No entry leads to it: deleted, or never had a name.
+        return unnamed(superblock, directory);
+    }
+    let entry = &blocks.dentry;
+    let (dir, inode, ext): (u64, u64, u64) = if directory {
+        (dentry, in_block(entry, start, offset!(dentry_inode)), 0)
     } else {
+        let parent: u64 = in_block(entry, start, offset!(dentry_parent));
+        let name = in_block(entry, start, offset!(dentry_name));
+        let len = in_block(entry, start, offset!(dentry_name_len));
         (
-            peek(dentry, offset!(dentry_parent)).unwrap_or(0),
-            extension(dentry),
+            parent,
+            peek(parent, offset!(dentry_inode)).unwrap_or(0),
+            extension(name, len),
         )
     };
-    let dir_inode: u64 = peek(dir, offset!(dentry_inode)).unwrap_or(0);
     let key = FilesetKey {
-        dir: peek(dir_inode, offset!(inode_ino)).unwrap_or(0),
+        dir,
+        inode,
+        mount,
         ext,
-        dev,
-        mnt_id,
     };
     // SAFETY: the value is copied out at once and never changes.
-    match unsafe { FILESETS.get(key) } {
-        Some(number) => *number,
-        None => name_dentry(key, dir, magic, tgid),
+    match unsafe { FILESETS.get(&key) } {
+        Some(set) => *set,
+        None => name_dentry(&key, superblock, directory, tgid),
+    }
+}
+
+#[inline(always)]
+fn unnamed(superblock: u64, directory: bool) -> FilesetRef {
+    let magic = peek(superblock, offset!(sb_magic)).unwrap_or(0);
+    FilesetRef {
+        number: NO_FILESET,
+        dev: peek(superblock, offset!(sb_dev)).unwrap_or(0),
+        class: class_on(magic, directory) as u32,
+        pad: 0,
     }
 }
 
 /// Gives a number to a file set that was not seen before, with the path of its directory.
 #[inline(never)]
-fn name_dentry(key: FilesetKey, dir: u64, magic: u64, tgid: u32) -> u32 {
+fn name_dentry(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) -> FilesetRef {
+    let mut set = unnamed(superblock, directory);
     let Some(info) = SCRATCH_INFO.get_ptr_mut(0) else {
-        return NO_FILESET;
+        return set;
     };
     // SAFETY: a per-CPU slot.
     let info = unsafe { &mut *info };
-    info.key = key;
-    info.magic = magic;
+    info.ext = key.ext;
+    info.magic = peek(superblock, offset!(sb_magic)).unwrap_or(0);
+    info.dev = set.dev;
+    info.mnt_id = mount_id(key.mount);
     info.tgid = tgid;
+    info.from_text = 0;
     info.dfd = 0;
     info.truncated = 0;
     let mut used = 0_usize;
-    let mut at = dir;
+    let mut at = key.dir;
     for _ in 0..MAX_DEPTH {
         let parent: u64 = peek(at, offset!(dentry_parent)).unwrap_or(0);
         if parent == 0 || parent == at {
@@ -134,7 +163,8 @@ fn name_dentry(key: FilesetKey, dir: u64, magic: u64, tgid: u32) -> u32 {
     }
     info.truncated = u32::from(at != 0);
     info.path_len = used as u32;
-    publish(info)
+    publish(info, key, &mut set);
+    set
 }
 
 /// The file set of a path given as text: its directory part, relative to `dfd`. For calls that leave no
@@ -185,21 +215,26 @@ pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
     }
     let key = FilesetKey {
         dir: dir_hash,
+        inode: 0,
+        mount: 0,
         ext: 0,
-        dev: TEXT_DEV,
-        mnt_id: 0,
     };
     // SAFETY: the value is copied out at once and never changes.
-    if let Some(number) = unsafe { FILESETS.get(key) } {
-        return *number;
+    if let Some(set) = unsafe { FILESETS.get(&key) } {
+        return set.number;
     }
-    info.key = key;
+    info.ext = 0;
     info.magic = 0;
+    info.dev = 0;
+    info.mnt_id = 0;
     info.tgid = tgid;
     info.dfd = dfd;
+    info.from_text = 1;
     info.truncated = u32::from(n as usize >= TEXT_BYTES);
     info.path_len = dir_len as u32;
-    publish(info)
+    let mut set = FilesetRef::default();
+    publish(info, &key, &mut set);
+    set.number
 }
 
 /// All ones when `v` is 0, else 0; for values below 2^63.
@@ -208,34 +243,29 @@ fn mask_of_zero(v: u64) -> u64 {
     0_u64.wrapping_sub(v.wrapping_sub(1) >> 63)
 }
 
-/// Takes the next number; the description is in place before the key can be found.
+/// Takes the next number for `set`; the description is in place before the key can be found.
 #[inline(always)]
-fn publish(info: &FilesetInfo) -> u32 {
+fn publish(info: &FilesetInfo, key: &FilesetKey, set: &mut FilesetRef) {
     let Some(count) = FILESET_COUNT.get_ptr_mut(0) else {
-        return NO_FILESET;
+        return;
     };
     // SAFETY: a per-CPU slot. Each CPU numbers for itself, so that none needs to wait for another.
     let number = unsafe {
         *count += 1;
         *count << CPU_BITS | bpf_get_smp_processor_id() & ((1 << CPU_BITS) - 1)
     };
-    if FILESET_INFO.insert(number, info, 0).is_err() {
+    if FILESET_INFO.insert(&number, info, 0).is_err() {
         emit::lost(Loss::FilesetsFull);
-        return NO_FILESET;
+        return;
     }
-    if FILESETS
-        .insert(info.key, number, u64::from(BPF_NOEXIST))
-        .is_err()
-    {
-        let _ = FILESET_INFO.remove(number);
+    set.number = number;
+    if FILESETS.insert(key, &*set, u64::from(BPF_NOEXIST)).is_err() {
+        let _ = FILESET_INFO.remove(&number);
+        set.number = NO_FILESET;
         // SAFETY: as in `of_dentry`. Another CPU was first, or the table is full.
-        return match unsafe { FILESETS.get(info.key) } {
-            Some(number) => *number,
-            None => {
-                emit::lost(Loss::FilesetsFull);
-                NO_FILESET
-            }
-        };
+        match unsafe { FILESETS.get(key) } {
+            Some(first) => *set = *first,
+            None => emit::lost(Loss::FilesetsFull),
+        }
     }
-    number
 }

@@ -157,7 +157,8 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
     let total = unsafe { counters(task) };
     let ended = EndedThread {
         tgid,
-        slices: state.slices,
+        preemptions: state.preemptions,
+        preempted_ns: state.preempted_ns,
         run_ns: state.run_ns + now.saturating_sub(state.since),
         followed_since: state.followed_since,
         counters: TaskCounters {

@@ -2,11 +2,11 @@
 
 use core::{ffi::c_void, ptr::read_volatile};
 
-use aya_ebpf::helpers::generated::bpf_get_current_task_btf;
+use aya_ebpf::helpers::generated::{self, bpf_get_current_task_btf};
 use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_task_pt_regs};
 use trainprof_common::{
     arch,
-    offsets::{KernelFacts, MISSING, Offsets},
+    offsets::{BLOCK_BYTES, KernelFacts, MISSING, Offsets},
 };
 
 /// Set by user space before loading. The map behind it is frozen, so the verifier knows each value.
@@ -19,6 +19,10 @@ pub static FACTS: KernelFacts = KernelFacts {
     iowait_mask: 0,
     page_head_bit: MISSING,
     page_size: 4096,
+    file_block: 0,
+    inode_block: 0,
+    dentry_block: 0,
+    pad: 0,
 };
 
 /// One offset; [`MISSING`] where the kernel has no such member.
@@ -60,6 +64,27 @@ pub fn peek<T: Copy>(address: u64, offset: u32) -> Option<T> {
     }
     // SAFETY: the helper fails on an address that cannot be read.
     unsafe { bpf_probe_read_kernel((address + u64::from(offset)) as *const T) }.ok()
+}
+
+/// Copies a block of kernel memory; false when it cannot be read.
+#[inline(always)]
+pub fn copy_block(address: u64, start: u32, block: &mut [u8; BLOCK_BYTES]) -> bool {
+    // SAFETY: the helper fails on an address that cannot be read, and the block has that many bytes.
+    address != 0
+        && unsafe {
+            generated::bpf_probe_read_kernel(
+                block.as_mut_ptr().cast(),
+                BLOCK_BYTES as u32,
+                (address + u64::from(start)) as *const c_void,
+            )
+        } == 0
+}
+
+/// A member out of a copied block.
+#[inline(always)]
+pub fn in_block<T: Copy>(block: &[u8; BLOCK_BYTES], start: u32, offset: u32) -> T {
+    // SAFETY: `Offsets::block_starts` made sure that the member lies inside; the verifier checks it.
+    unsafe { read_volatile(block.as_ptr().add((offset - start) as usize).cast::<T>()) }
 }
 
 /// Process and thread id of the current task, in the initial pid namespace.

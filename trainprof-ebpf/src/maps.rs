@@ -6,11 +6,12 @@ use aya_ebpf::{
     maps::{Array, HashMap, PerCpuArray, RingBuf},
 };
 use trainprof_common::{
-    cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
-    fileset::{FilesetInfo, FilesetKey},
+    cell::{OpCell, OpKey, WaitCell, WaitKey},
+    fileset::{FilesetInfo, FilesetKey, FilesetRef},
     loss::Loss,
+    offsets::BLOCK_BYTES,
     op::{MAX_SYSCALLS, SyscallInfo},
-    thread::{EndedKey, EndedThread, Object, ThreadState},
+    thread::{Described, EndedKey, EndedThread, ThreadState},
 };
 
 /// Followed threads by thread id (of the initial pid namespace). Its size is set at load.
@@ -28,12 +29,6 @@ pub static OPS_A: HashMap<OpKey, OpCell> = HashMap::with_max_entries(131_072, BP
 #[map]
 pub static OPS_B: HashMap<OpKey, OpCell> = HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
 #[map]
-pub static HISTS_A: HashMap<HistKey, HistCell> =
-    HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
-#[map]
-pub static HISTS_B: HashMap<HistKey, HistCell> =
-    HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
-#[map]
 pub static WAITS_A: HashMap<WaitKey, WaitCell> =
     HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
 #[map]
@@ -42,7 +37,7 @@ pub static WAITS_B: HashMap<WaitKey, WaitCell> =
 
 /// File sets seen: key to number.
 #[map]
-pub static FILESETS: HashMap<FilesetKey, u32> =
+pub static FILESETS: HashMap<FilesetKey, FilesetRef> =
     HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 /// File sets by number.
 #[map]
@@ -76,15 +71,26 @@ pub static IRQ_DEPTH: PerCpuArray<[u32; 2]> = PerCpuArray::with_max_entries(1, 0
 #[map]
 pub static SCRATCH_INFO: PerCpuArray<FilesetInfo> = PerCpuArray::with_max_entries(1, 0);
 #[map]
-pub static SCRATCH_OBJECT: PerCpuArray<Object> = PerCpuArray::with_max_entries(1, 0);
+pub static SCRATCH_OBJECT: PerCpuArray<Described> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static SCRATCH_THREAD: PerCpuArray<ThreadState> = PerCpuArray::with_max_entries(1, 0);
 #[map]
-pub static SCRATCH_HIST: PerCpuArray<HistCell> = PerCpuArray::with_max_entries(1, 0);
+pub static SCRATCH_CELL: PerCpuArray<OpCell> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+pub static SCRATCH_BLOCK: PerCpuArray<Blocks> = PerCpuArray::with_max_entries(1, 0);
 
 /// How many file sets this CPU gave a number to.
 #[map]
 pub static FILESET_COUNT: PerCpuArray<u32> = PerCpuArray::with_max_entries(1, 0);
+
+/// Copies of parts of kernel structures: one read of a whole part costs no more than one of a member.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Blocks {
+    pub file: [u8; BLOCK_BYTES],
+    pub inode: [u8; BLOCK_BYTES],
+    pub dentry: [u8; BLOCK_BYTES],
+}
 
 /// An io_uring request in flight.
 #[derive(Clone, Copy)]

@@ -5,16 +5,19 @@ use core::ffi::c_void;
 
 use trainprof_common::{
     op::Class,
-    thread::{FD_CACHE, Object, ThreadState},
+    thread::{Described, FD_CACHE, Object, ThreadState},
 };
 
 use crate::{
     fileset,
-    kernel::{current_task, member, offset, peek},
-    maps::SCRATCH_OBJECT,
+    kernel::{copy_block, current_task, fact, in_block, member, offset, peek},
+    maps::{Blocks, SCRATCH_BLOCK, SCRATCH_OBJECT},
 };
 
+/// Kinds of inodes (inode(7)).
 const S_IFMT: u16 = 0o170_000;
+const S_IFREG: u16 = 0o100_000;
+const S_IFDIR: u16 = 0o040_000;
 
 /// Magic numbers of statfs(2).
 mod magic {
@@ -68,46 +71,46 @@ pub fn resolve(state: &mut ThreadState, fd: u64) -> Object {
     if slot.file == file && slot.inode == inode {
         return slot.object;
     }
-    let object = describe(file, inode, state.tgid);
+    let object = describe(file, state.tgid);
     slot.file = file;
     slot.inode = inode;
     slot.object = object;
     object
 }
 
-/// Size in bytes of the file behind a descriptor that was just resolved.
+/// What a descriptor of the current task that was just opened refers to, and the size of the file in bytes.
 #[inline(always)]
-pub fn cached_size(state: &ThreadState, fd: u64) -> u64 {
-    let slot = &state.fds[fd as usize & (FD_CACHE - 1)];
-    peek(slot.inode, offset!(inode_size)).unwrap_or(0)
+pub fn resolve_opened(state: &mut ThreadState, fd: u64) -> Described {
+    let file = file_of(fd);
+    if file == 0 {
+        return Described::default();
+    }
+    object_of_file(file, state.tgid);
+    let described = described();
+    let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
+    slot.file = file;
+    slot.inode = peek(file, offset!(file_inode)).unwrap_or(0);
+    slot.object = described.object;
+    described
 }
 
 /// What a `struct file` refers to.
 #[inline(always)]
-pub fn describe(file: u64, inode: u64, tgid: u32) -> Object {
-    object_of_file(file, inode, tgid);
-    described()
+pub fn describe(file: u64, tgid: u32) -> Object {
+    object_of_file(file, tgid);
+    described().object
 }
 
 /// What an inode refers to when no `struct file` is at hand (page-cache fills).
 #[inline(always)]
 pub fn describe_inode(inode: u64, tgid: u32) -> Object {
     object_of_inode(inode, tgid);
-    described()
+    described().object
 }
 
 #[inline(always)]
-fn described() -> Object {
+fn described() -> Described {
     SCRATCH_OBJECT.get(0).copied().unwrap_or_default()
-}
-
-#[inline(always)]
-fn put(object: &Object) -> u32 {
-    if let Some(slot) = SCRATCH_OBJECT.get_ptr_mut(0) {
-        // SAFETY: a per-CPU slot.
-        unsafe { *slot = *object };
-    }
-    object.class
 }
 
 // The next two leave their result in per-CPU scratch and take nothing but numbers: as global functions they
@@ -115,74 +118,93 @@ fn put(object: &Object) -> u32 {
 
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn object_of_file(file: u64, inode: u64, tgid: u32) -> u32 {
-    let mode: u16 = peek(inode, offset!(inode_mode)).unwrap_or(0);
-    let superblock: u64 = peek(inode, offset!(inode_sb)).unwrap_or(0);
-    let fs: u64 = peek(superblock, offset!(sb_magic)).unwrap_or(0);
-    let class = classify(mode, fs);
-    let mut object = Object {
-        id: peek(inode, offset!(inode_ino)).unwrap_or(0),
-        dev: peek(superblock, offset!(sb_dev)).unwrap_or(0),
-        fileset: 0,
-        class: class as u32,
-        pad: 0,
+extern "C" fn object_of_file(file: u64, tgid: u32) -> u32 {
+    let (Some(out), Some(blocks)) = (SCRATCH_OBJECT.get_ptr_mut(0), SCRATCH_BLOCK.get_ptr_mut(0))
+    else {
+        return 0;
     };
-    if matches!(class, Class::File | Class::Directory | Class::Tmpfs) {
-        let dentry: u64 = peek(file, offset!(file_dentry)).unwrap_or(0);
-        let mount: u64 = peek(file, offset!(file_mnt)).unwrap_or(0);
-        object.fileset = fileset::of_dentry(
-            dentry,
-            class,
-            object.dev,
-            fs,
-            fileset::mount_id(mount),
-            tgid,
-        );
+    // SAFETY: per-CPU slots.
+    let (out, blocks) = unsafe { (&mut *out, &mut *blocks) };
+    let start = fact!(file_block);
+    if !copy_block(file, start, &mut blocks.file) {
+        out.object.class = 0;
+        return 0;
     }
-    put(&object)
+    let inode: u64 = in_block(&blocks.file, start, offset!(file_inode));
+    let dentry: u64 = in_block(&blocks.file, start, offset!(file_dentry));
+    let mount: u64 = in_block(&blocks.file, start, offset!(file_mnt));
+    describe_parts(out, blocks, inode, dentry, mount, tgid)
 }
 
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn object_of_inode(inode: u64, tgid: u32) -> u32 {
-    let mode: u16 = peek(inode, offset!(inode_mode)).unwrap_or(0);
-    let superblock: u64 = peek(inode, offset!(inode_sb)).unwrap_or(0);
-    let fs: u64 = peek(superblock, offset!(sb_magic)).unwrap_or(0);
-    let class = classify(mode, fs);
-    let mut object = Object {
-        id: peek(inode, offset!(inode_ino)).unwrap_or(0),
-        dev: peek(superblock, offset!(sb_dev)).unwrap_or(0),
-        fileset: 0,
-        class: class as u32,
-        pad: 0,
+    let (Some(out), Some(blocks)) = (SCRATCH_OBJECT.get_ptr_mut(0), SCRATCH_BLOCK.get_ptr_mut(0))
+    else {
+        return 0;
     };
+    // SAFETY: per-CPU slots.
+    let (out, blocks) = unsafe { (&mut *out, &mut *blocks) };
     let alias: u64 = peek(inode, offset!(inode_dentries)).unwrap_or(0);
-    if alias != 0 && matches!(class, Class::File | Class::Tmpfs) {
-        let dentry = alias - u64::from(offset!(dentry_alias));
-        object.fileset = fileset::of_dentry(dentry, class, object.dev, fs, 0, tgid);
-    }
-    put(&object)
+    let dentry = if alias == 0 {
+        0
+    } else {
+        alias - u64::from(offset!(dentry_alias))
+    };
+    describe_parts(out, blocks, inode, dentry, 0, tgid)
 }
 
 #[inline(always)]
-fn classify(mode: u16, fs: u64) -> Class {
-    match mode & S_IFMT {
-        0o010_000 => Class::Pipe,
-        0o140_000 => Class::Socket,
-        0o020_000 | 0o060_000 => Class::Device,
-        kind @ (0o100_000 | 0o040_000) => match fs {
-            magic::ANON_INODE => Class::Anon,
-            magic::PROC
-            | magic::SYSFS
-            | magic::CGROUP
-            | magic::CGROUP2
-            | magic::DEBUGFS
-            | magic::TRACEFS
-            | magic::BPF => Class::Proc,
-            _ if kind == 0o040_000 => Class::Directory,
-            magic::TMPFS | magic::HUGETLBFS => Class::Tmpfs,
-            _ => Class::File,
-        },
-        _ => Class::Anon,
+fn describe_parts(
+    out: &mut Described,
+    blocks: &mut Blocks,
+    inode: u64,
+    dentry: u64,
+    mount: u64,
+    tgid: u32,
+) -> u32 {
+    let start = fact!(inode_block);
+    if !copy_block(inode, start, &mut blocks.inode) {
+        out.object.class = 0;
+        return 0;
+    }
+    let mode: u16 = in_block(&blocks.inode, start, offset!(inode_mode));
+    let superblock: u64 = in_block(&blocks.inode, start, offset!(inode_sb));
+    out.object.id = in_block(&blocks.inode, start, offset!(inode_ino));
+    out.size = in_block(&blocks.inode, start, offset!(inode_size));
+    out.object.dev = 0;
+    out.object.fileset = 0;
+    let kind = mode & S_IFMT;
+    if kind != S_IFREG && kind != S_IFDIR {
+        out.object.class = match kind {
+            0o010_000 => Class::Pipe,
+            0o140_000 => Class::Socket,
+            0o020_000 | 0o060_000 => Class::Device,
+            _ => Class::Anon,
+        } as u32;
+        return out.object.class;
+    }
+    let set = fileset::of_dentry(blocks, dentry, superblock, mount, kind == S_IFDIR, tgid);
+    out.object.fileset = set.number;
+    out.object.dev = set.dev;
+    out.object.class = set.class;
+    set.class
+}
+
+/// The class of regular files, or of directories, on a file system.
+#[inline(always)]
+pub fn class_on(fs: u64, directory: bool) -> Class {
+    match fs {
+        magic::ANON_INODE => Class::Anon,
+        magic::PROC
+        | magic::SYSFS
+        | magic::CGROUP
+        | magic::CGROUP2
+        | magic::DEBUGFS
+        | magic::TRACEFS
+        | magic::BPF => Class::Proc,
+        _ if directory => Class::Directory,
+        magic::TMPFS | magic::HUGETLBFS => Class::Tmpfs,
+        _ => Class::File,
     }
 }

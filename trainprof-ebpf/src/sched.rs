@@ -12,15 +12,14 @@ use trainprof_common::{
     event::{Kind, WaitEvent},
     loss::Loss,
     offsets::MISSING,
-    op::{MAX_SYSCALLS, Op, WaitOn},
+    op::{Class, MAX_SYSCALLS, WaitOn},
     thread::{
         NR_FAULT, NR_PREEMPTED, NR_UNSEEN, NR_URING_WORKER, Object, State, ThreadState, WakerKind,
     },
 };
 
 use crate::{
-    account::{self, Done},
-    emit,
+    account, emit,
     follow::thread,
     irq,
     kernel::{current_ids, current_task, fact, member, offset, syscall_arg, syscall_nr, user_regs},
@@ -49,18 +48,25 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
             member(next, offset!(task_pid)),
         )
     };
+    let mut now = 0;
     if prev_tid != 0
         && let Some(state) = thread(prev_tid)
     {
+        // SAFETY: clock helper.
+        now = unsafe { bpf_ktime_get_ns() };
         let runnable = preempted as u8 != 0 || prev_state as u32 == 0;
         // SAFETY: the CPU that switches a thread writes its state; the entry outlives this program.
-        unsafe { switched_out(&mut *state, prev, prev_tid, runnable) };
+        unsafe { switched_out(&mut *state, prev, prev_tid, now, runnable) };
     }
     if next_tid != 0
         && let Some(state) = thread(next_tid)
     {
+        if now == 0 {
+            // SAFETY: clock helper.
+            now = unsafe { bpf_ktime_get_ns() };
+        }
         // SAFETY: as above.
-        unsafe { switched_in(&mut *state, next, next_tid) };
+        unsafe { switched_in(&mut *state, next, next_tid, now) };
     }
     0
 }
@@ -68,9 +74,13 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
 /// # Safety
 /// `task` is a typed pointer to the task that `state` describes, and it is the current one.
 #[inline(always)]
-unsafe fn switched_out(state: &mut ThreadState, task: *const c_void, tid: u32, runnable: bool) {
-    // SAFETY: clock helper.
-    let now = unsafe { bpf_ktime_get_ns() };
+unsafe fn switched_out(
+    state: &mut ThreadState,
+    task: *const c_void,
+    tid: u32,
+    now: u64,
+    runnable: bool,
+) {
     // SAFETY: a typed pointer.
     let ran = unsafe { exec_since_seen(state, task) };
     if state.state != State::Run as u32 {
@@ -81,7 +91,6 @@ unsafe fn switched_out(state: &mut ThreadState, task: *const c_void, tid: u32, r
         }
     }
     state.run_ns += now.saturating_sub(state.since);
-    state.slices += 1;
     state.since = now;
     if state.woken_at != 0 && now.saturating_sub(state.woken_at) > LATENESS_NS {
         state.woken_at = 0;
@@ -91,15 +100,7 @@ unsafe fn switched_out(state: &mut ThreadState, task: *const c_void, tid: u32, r
     if majors != state.maj_flt_seen {
         let count = majors.wrapping_sub(state.maj_flt_seen);
         state.maj_flt_seen = majors;
-        let done = Done {
-            tid,
-            op: Op::Fault,
-            bytes: 0,
-            ns: 0,
-            failed: false,
-            timed: false,
-        };
-        account::faults(&done, &state.fault_object, count);
+        account::faults(tid, &state.fault_object, count);
     }
     if runnable {
         state.state = State::Preempted as u32;
@@ -196,9 +197,7 @@ unsafe fn exec_since_seen(state: &mut ThreadState, task: *const c_void) -> Optio
 /// # Safety
 /// `task` is a typed pointer to the task that `state` describes.
 #[inline(always)]
-unsafe fn switched_in(state: &mut ThreadState, task: *const c_void, tid: u32) {
-    // SAFETY: clock helper.
-    let now = unsafe { bpf_ktime_get_ns() };
+unsafe fn switched_in(state: &mut ThreadState, task: *const c_void, tid: u32, now: u64) {
     if state.state == State::Run as u32 {
         // The kernel did not show that it was switched out: it ran first, and what then kept it away is not known.
         // SAFETY: as promised by the caller.
@@ -229,49 +228,61 @@ fn came_back(state: &mut ThreadState, tid: u32, now: u64) {
     if was == State::Run as u32 {
         return;
     }
-    let mut waker = 0;
-    let mut waker_kind = WakerKind::Unknown as u8;
-    let mut woken = now;
-    if was == State::Preempted as u32 {
-        woken = from;
-    } else if woken_at != 0 {
-        woken = woken_at.clamp(from, now);
-        waker = state.woken_by;
-        waker_kind = state.woken_kind;
-    }
-    if was == State::Unseen as u32 {
-        state.nr = NR_UNSEEN;
-    }
-    let wait_ns = woken.saturating_sub(from);
-    let runnable_ns = now.saturating_sub(woken);
-    let key = WaitKey {
-        object: if state.object.class == 1 || state.object.class == 2 || state.object.class == 5 {
-            0
-        } else {
-            state.object.id
-        },
+    let mut interval = WaitEvent {
+        kind: Kind::Wait as u32,
         tid,
-        waker,
-        fileset: state.object.fileset,
+        from,
+        woken: now,
+        to: now,
+        object: state.object,
+        waker: 0,
         nr: state.nr,
-        class: state.object.class as u8,
-        waker_kind,
+        waker_kind: WakerKind::Unknown as u8,
+        iowait: state.iowait,
     };
-    account::wait(key, wait_ns, runnable_ns, state.iowait != 0);
-    if now.saturating_sub(from) >= control(Control::EVENT_MIN_NS) {
-        emit::event(&WaitEvent {
-            kind: Kind::Wait as u32,
-            tid,
-            from,
-            woken,
-            to: now,
-            object: state.object,
-            waker,
-            nr: state.nr,
-            waker_kind,
-            iowait: state.iowait,
-        });
+    if was == State::Preempted as u32 {
+        interval.woken = from;
+        state.preemptions += 1;
+        state.preempted_ns += now - from;
+    } else {
+        if woken_at != 0 {
+            interval.woken = woken_at.max(from).min(now);
+            interval.waker = state.woken_by;
+            interval.waker_kind = state.woken_kind;
+        }
+        if was == State::Unseen as u32 {
+            interval.nr = NR_UNSEEN;
+        }
+        account_wait(&interval);
     }
+    if now - from >= control(Control::EVENT_MIN_NS) {
+        emit::event(&interval);
+    }
+}
+
+/// Adds a wait to the sums.
+#[inline(always)]
+fn account_wait(wait: &WaitEvent) {
+    let class = wait.object.class;
+    let in_fileset = class == Class::File as u32
+        || class == Class::Directory as u32
+        || class == Class::Tmpfs as u32;
+    let key = WaitKey {
+        // Files are told apart by their file set alone.
+        object: if in_fileset { 0 } else { wait.object.id },
+        tid: wait.tid,
+        waker: wait.waker,
+        fileset: wait.object.fileset,
+        nr: wait.nr,
+        class: class as u8,
+        waker_kind: wait.waker_kind,
+    };
+    account::wait(
+        key,
+        wait.woken - wait.from,
+        wait.to - wait.woken,
+        wait.iowait != 0,
+    );
 }
 
 /// `sched_waking(p)`: the current context wakes `p`.

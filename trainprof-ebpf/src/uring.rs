@@ -67,18 +67,17 @@ pub fn io_uring_complete(ctx: BtfTracePointContext) -> u32 {
     };
     let result: i32 = peek(request, offset!(kiocb_res)).unwrap_or(0);
     let file: u64 = peek(request, offset!(kiocb_file)).unwrap_or(0);
-    let inode: u64 = peek(file, offset!(file_inode)).unwrap_or(0);
     let tgid = match thread(entry.tid) {
         // SAFETY: the entry stays valid inside this program's RCU section.
         Some(state) => unsafe { (*state).tgid },
         None => 0,
     };
-    let on = object::describe(file, inode, tgid);
+    let on = object::describe(file, tgid);
     // SAFETY: clock helper.
     let now = unsafe { bpf_ktime_get_ns() };
     let done = Done {
         tid: entry.tid,
-        op,
+        op: op.number(),
         bytes: u64::from(result.max(0) as u32),
         ns: now.saturating_sub(entry.submitted),
         failed: result < 0,

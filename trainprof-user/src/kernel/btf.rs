@@ -32,7 +32,7 @@ impl Readable for Bytes {
 pub struct KernelTypes {
     /// The words of [`Offsets`] and of [`KernelFacts`].
     offsets: Vec<u32>,
-    facts: [u32; 4],
+    facts: [u32; 7],
     /// Members that this kernel does not have: (name of the offset, structure, member path).
     pub missing: Vec<(String, String, String)>,
     tracepoints: BTreeSet<String>,
@@ -59,6 +59,15 @@ impl KernelTypes {
             &mut lacks,
         );
         let facts = kernel_facts(&info);
+        let blocks = offsets.block_starts();
+        if blocks.is_none() {
+            lacks(
+                "blocks",
+                "file, inode or dentry",
+                "members within one block",
+            );
+        }
+        let [file_block, inode_block, dentry_block] = blocks.unwrap_or_default();
         if facts.iowait_byte == MISSING {
             lacks("iowait", "task_struct", "in_iowait");
         }
@@ -72,6 +81,9 @@ impl KernelTypes {
                 facts.iowait_mask,
                 facts.page_head_bit,
                 facts.page_size,
+                file_block,
+                inode_block,
+                dentry_block,
             ],
             missing,
             tracepoints: tracepoints
@@ -100,12 +112,24 @@ impl KernelTypes {
 
     /// Other facts.
     pub fn facts(&self) -> KernelFacts {
-        let [iowait_byte, iowait_mask, page_head_bit, page_size] = self.facts;
+        let [
+            iowait_byte,
+            iowait_mask,
+            page_head_bit,
+            page_size,
+            file_block,
+            inode_block,
+            dentry_block,
+        ] = self.facts;
         KernelFacts {
             iowait_byte,
             iowait_mask,
             page_head_bit,
             page_size,
+            file_block,
+            inode_block,
+            dentry_block,
+            pad: 0,
         }
     }
 }
@@ -149,6 +173,10 @@ fn kernel_facts(info: &TypeInformation) -> KernelFacts {
         page_head_bit: enum_value(info, "pageflags", "PG_head").unwrap_or(MISSING),
         // SAFETY: sysconf has no preconditions.
         page_size: u32::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096),
+        file_block: 0,
+        inode_block: 0,
+        dentry_block: 0,
+        pad: 0,
     }
 }
 

@@ -63,8 +63,8 @@ impl Probes {
         Ok(Self {
             threads: table(&mut ebpf, "THREADS")?,
             halves: [
-                half(&mut ebpf, ["OPS_A", "HISTS_A", "WAITS_A"])?,
-                half(&mut ebpf, ["OPS_B", "HISTS_B", "WAITS_B"])?,
+                half(&mut ebpf, ["OPS_A", "WAITS_A"])?,
+                half(&mut ebpf, ["OPS_B", "WAITS_B"])?,
             ],
             ended: table(&mut ebpf, "ENDED")?,
             filesets: table(&mut ebpf, "FILESET_INFO")?,
@@ -95,10 +95,9 @@ fn table<K: Wire, V: Wire>(
     Table::new(take(ebpf, name)?).ok_or(KernelError::NoMap(name))
 }
 
-fn half(ebpf: &mut Ebpf, [ops, hists, waits]: [&'static str; 3]) -> Result<Half, KernelError> {
+fn half(ebpf: &mut Ebpf, [ops, waits]: [&'static str; 2]) -> Result<Half, KernelError> {
     Ok(Half {
         ops: table(ebpf, ops)?,
-        hists: table(ebpf, hists)?,
         waits: table(ebpf, waits)?,
     })
 }

@@ -22,7 +22,7 @@ use aya::{
     programs::{BtfTracePoint, ProgramError},
 };
 use trainprof_common::{
-    cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
+    cell::{OpCell, OpKey, WaitCell, WaitKey},
     fileset::FilesetInfo,
     loss::Loss,
     thread::{EndedKey, EndedThread, ThreadState},
@@ -100,7 +100,6 @@ pub struct Skipped {
 #[derive(Default)]
 pub struct Aggregates {
     pub ops: Vec<(OpKey, OpCell)>,
-    pub hists: Vec<(HistKey, HistCell)>,
     pub waits: Vec<(WaitKey, WaitCell)>,
     pub ended: Vec<(EndedKey, EndedThread)>,
 }
@@ -116,7 +115,6 @@ pub struct RunStats {
 
 struct Half {
     ops: Table<OpKey, OpCell>,
-    hists: Table<HistKey, HistCell>,
     waits: Table<WaitKey, WaitCell>,
 }
 
@@ -170,7 +168,6 @@ impl Probes {
         let half = &self.halves[1 - self.epoch];
         Ok(Aggregates {
             ops: half.ops.drain().map_err(map_error("OPS"))?,
-            hists: half.hists.drain().map_err(map_error("HISTS"))?,
             waits: half.waits.drain().map_err(map_error("WAITS"))?,
             ended: self.ended.drain().map_err(map_error("ENDED"))?,
         })

@@ -33,6 +33,7 @@ fn task(o: &Offsets) -> bool {
 
 fn descriptors(o: &Offsets) -> bool {
     task(o)
+        && o.block_starts().is_some()
         && present(&[
             o.task_files,
             o.files_fdt,

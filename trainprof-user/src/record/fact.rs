@@ -148,14 +148,25 @@ pub struct Interval {
     pub hists: Vec<HistSum>,
     pub waits: Vec<WaitSum>,
     pub ended: Vec<ThreadEnd>,
-    /// Every live thread: id, nanoseconds on a CPU since it is followed.
-    pub running: Vec<(u32, u64)>,
+    /// Every live thread.
+    pub running: Vec<ThreadTotals>,
     /// Facts lost in the interval: [`trainprof_common::loss::Loss`] number, count.
     pub lost: Vec<(u32, u64)>,
     /// Events that could not be decoded.
     pub undecodable: u64,
     /// Single events that arrived.
     pub events: u64,
+}
+
+/// Time of a thread since it is followed, other than its waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadTotals {
+    pub tid: u32,
+    /// Nanoseconds on a CPU.
+    pub run_ns: u64,
+    /// Times that it was put off the CPU or yielded it, and nanoseconds until it was back.
+    pub preemptions: u32,
+    pub preempted_ns: u64,
 }
 
 /// Operations of one thread on one file set.
@@ -207,7 +218,7 @@ pub struct ThreadEnd {
     pub pid: u32,
     pub tid: u32,
     pub followed_since: KtimeNs,
-    pub run_ns: u64,
+    pub totals: ThreadTotals,
     pub counters: Counters,
     pub name: String,
 }
@@ -264,7 +275,7 @@ pub struct OpenThread {
     pub tid: u32,
     pub followed_since: KtimeNs,
     pub name: String,
-    pub run_ns: u64,
+    pub totals: ThreadTotals,
     /// [`trainprof_common::thread::State`] number.
     pub state: u8,
     /// Since when it is in that state, not before it was followed.

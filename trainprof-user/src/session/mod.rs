@@ -207,14 +207,14 @@ impl Session {
             }
             if let Some(thread) = self.thread_mut(end.tid) {
                 thread.until = Some(end.at);
-                thread.run_ns = end.run_ns;
+                thread.set_totals(&end.totals);
                 thread.counters = Some(end.counters);
                 thread.name.clone_from(&end.name);
             }
         }
-        for (tid, run_ns) in &interval.running {
-            if let Some(thread) = self.thread_mut(*tid) {
-                thread.run_ns = *run_ns;
+        for totals in &interval.running {
+            if let Some(thread) = self.thread_mut(totals.tid) {
+                thread.set_totals(totals);
             }
         }
         for wait in &interval.waits {
@@ -237,7 +237,7 @@ impl Session {
         self.until = self.until.max(stop.at);
         for open in &stop.threads {
             if let Some(thread) = self.thread_mut(open.tid) {
-                thread.run_ns = open.run_ns;
+                thread.set_totals(&open.totals);
                 thread.counters = open.counters.or(thread.counters);
                 if !open.name.is_empty() {
                     thread.name.clone_from(&open.name);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use trainprof_common::thread::{NR_PREEMPTED, State};
+use trainprof_common::thread::State;
 
 use super::kind::{WaitKind, wait_kind};
 use crate::{
-    record::fact::{Counters, ObjectFact, OpenThread, WaitSum, WakerFact},
+    record::fact::{Counters, ObjectFact, OpenThread, ThreadTotals, WaitSum, WakerFact},
     time::KtimeNs,
 };
 
@@ -49,6 +49,9 @@ pub struct Thread {
     /// When it ended; `None` while it lives.
     pub until: Option<KtimeNs>,
     pub run_ns: u64,
+    /// Nanoseconds from being put off the CPU until back on one, and how often.
+    pub preempted_ns: u64,
+    pub preemptions: u32,
     pub waits: BTreeMap<WaitId, WaitTotal>,
     pub counters: Option<Counters>,
 }
@@ -61,9 +64,17 @@ impl Thread {
             name,
             until: None,
             run_ns: 0,
+            preempted_ns: 0,
+            preemptions: 0,
             waits: BTreeMap::new(),
             counters: None,
         }
+    }
+
+    pub(super) fn set_totals(&mut self, totals: &ThreadTotals) {
+        self.run_ns = totals.run_ns;
+        self.preempted_ns = totals.preempted_ns;
+        self.preemptions = totals.preemptions;
     }
 
     pub(super) fn add_wait(&mut self, wait: &WaitSum) {
@@ -93,17 +104,8 @@ impl Thread {
             total.wait_ns += ns;
             total.max_ns = total.max_ns.max(ns);
         } else if u32::from(open.state) == State::Preempted as u32 {
-            let total = self.wait_entry(
-                NR_PREEMPTED,
-                ObjectFact {
-                    id: 0,
-                    fileset: 0,
-                    class: 0,
-                },
-                waker,
-            );
-            total.count += 1;
-            total.runnable_ns += ns;
+            self.preemptions += 1;
+            self.preempted_ns += ns;
         }
     }
 
@@ -119,7 +121,7 @@ impl Thread {
 
     /// Nanoseconds that it wanted a CPU and had none.
     pub fn runnable_ns(&self) -> u64 {
-        self.waits.values().map(|w| w.runnable_ns).sum()
+        self.preempted_ns + self.waits.values().map(|w| w.runnable_ns).sum::<u64>()
     }
 
     /// Nanoseconds blocked in waits of one kind.

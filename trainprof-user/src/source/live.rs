@@ -8,8 +8,9 @@ use std::{
 };
 
 use trainprof_common::{
-    cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
+    cell::{OpCell, OpKey, WaitCell, WaitKey},
     event::WaitEvent,
+    hist::{LATENCY_BUCKETS, SIZE_BUCKETS},
     loss::Loss,
     thread::{EndedKey, EndedThread, Object, State, ThreadState, WakerKind},
 };
@@ -27,7 +28,8 @@ use crate::{
         Record,
         fact::{
             CostSample, Counters, HistSum, Interval, ObjectFact, OpSum, OpenThread, ProcessSeen,
-            Start, Stop, StopReason, ThreadEnd, ThreadSeen, WaitFact, WaitSum, WakerFact,
+            Start, Stop, StopReason, ThreadEnd, ThreadSeen, ThreadTotals, WaitFact, WaitSum,
+            WakerFact,
         },
     },
     time::KtimeNs,
@@ -288,9 +290,6 @@ impl Live {
             .ops
             .sort_by_key(|(k, _)| (k.tid, k.fileset, k.op, k.class, k.dev));
         counted
-            .hists
-            .sort_by_key(|(k, _)| (k.tid, k.op, k.class, k.dev));
-        counted
             .waits
             .sort_by_key(|(k, _)| (k.tid, k.nr, k.object, k.waker, k.fileset));
         counted.ended.sort_by_key(|(k, _)| (k.at, k.tid));
@@ -356,7 +355,7 @@ impl Live {
             from: self.interval_from,
             to,
             ops: counted.ops.iter().map(|(k, c)| op_sum(k, c)).collect(),
-            hists: counted.hists.iter().map(|(k, c)| hist_sum(k, c)).collect(),
+            hists: histograms(&counted.ops),
             waits: counted.waits.iter().map(|(k, c)| wait_sum(k, c)).collect(),
             ended: counted
                 .ended
@@ -365,7 +364,7 @@ impl Live {
                 .collect(),
             running: threads
                 .iter()
-                .map(|(tid, state)| (*tid, run_ns(state, to)))
+                .map(|(tid, state)| totals(*tid, state, to))
                 .collect(),
             lost,
             undecodable: std::mem::take(&mut self.undecodable),
@@ -442,13 +441,18 @@ fn comm(pid: u32, tid: u32) -> Option<String> {
         .map(|s| s.trim_end().to_owned())
 }
 
-fn run_ns(state: &ThreadState, at: KtimeNs) -> u64 {
+fn totals(tid: u32, state: &ThreadState, at: KtimeNs) -> ThreadTotals {
     let current = if state.state == State::Run as u32 {
         at.since(KtimeNs(state.since))
     } else {
         0
     };
-    state.run_ns + current
+    ThreadTotals {
+        tid,
+        run_ns: state.run_ns + current,
+        preemptions: state.preemptions,
+        preempted_ns: state.preempted_ns,
+    }
 }
 
 fn open_thread(tid: u32, state: &ThreadState, at: KtimeNs) -> OpenThread {
@@ -467,7 +471,7 @@ fn open_thread(tid: u32, state: &ThreadState, at: KtimeNs) -> OpenThread {
         tid,
         followed_since: KtimeNs(state.followed_since),
         name: comm(state.tgid, tid).unwrap_or_default(),
-        run_ns: run_ns(state, at),
+        totals: totals(tid, state, at),
         state: state.state as u8,
         since: KtimeNs(state.since),
         nr: state.nr,
@@ -539,7 +543,20 @@ fn op_sum(key: &OpKey, cell: &OpCell) -> OpSum {
     }
 }
 
-fn hist_sum(key: &HistKey, cell: &HistCell) -> HistSum {
+/// Latencies and sizes of each thread on each file system: directories put together.
+fn histograms(ops: &[(OpKey, OpCell)]) -> Vec<HistSum> {
+    type Counts = ([u32; LATENCY_BUCKETS], [u32; SIZE_BUCKETS]);
+    let mut sums = BTreeMap::<(u32, u8, u8, u32), Counts>::new();
+    for (key, cell) in ops {
+        let (latency, size) = sums
+            .entry((key.tid, key.op, key.class, key.dev))
+            .or_insert(([0; LATENCY_BUCKETS], [0; SIZE_BUCKETS]));
+        latency
+            .iter_mut()
+            .zip(&cell.latency)
+            .for_each(|(a, b)| *a += b);
+        size.iter_mut().zip(&cell.size).for_each(|(a, b)| *a += b);
+    }
     let filled = |counts: &[u32]| {
         counts
             .iter()
@@ -548,14 +565,16 @@ fn hist_sum(key: &HistKey, cell: &HistCell) -> HistSum {
             .map(|(bucket, n)| (bucket as u8, *n))
             .collect()
     };
-    HistSum {
-        tid: key.tid,
-        dev: key.dev,
-        op: key.op,
-        class: key.class,
-        latency: filled(&cell.latency),
-        size: filled(&cell.size),
-    }
+    sums.into_iter()
+        .map(|((tid, op, class, dev), (latency, size))| HistSum {
+            tid,
+            dev,
+            op,
+            class,
+            latency: filled(&latency),
+            size: filled(&size),
+        })
+        .collect()
 }
 
 fn thread_end(key: &EndedKey, ended: &EndedThread) -> ThreadEnd {
@@ -564,7 +583,12 @@ fn thread_end(key: &EndedKey, ended: &EndedThread) -> ThreadEnd {
         pid: ended.tgid,
         tid: key.tid,
         followed_since: KtimeNs(ended.followed_since),
-        run_ns: ended.run_ns,
+        totals: ThreadTotals {
+            tid: key.tid,
+            run_ns: ended.run_ns,
+            preemptions: ended.preemptions,
+            preempted_ns: ended.preempted_ns,
+        },
         counters: Counters {
             minor_faults: ended.counters.min_flt,
             major_faults: ended.counters.maj_flt,

@@ -5,7 +5,7 @@ use std::{
     fs,
 };
 
-use trainprof_common::fileset::{FilesetInfo, TEXT_DEV};
+use trainprof_common::fileset::FilesetInfo;
 
 use crate::{
     env::mounts::{MountFacts, MountTable},
@@ -64,7 +64,7 @@ impl Memo {
         }
         let (fact, mount) = {
             let table = self.table(info.tgid);
-            let from_text = info.key.dev == TEXT_DEV;
+            let from_text = info.from_text != 0;
             let directory = if from_text {
                 text_directory(info)
             } else {
@@ -73,15 +73,15 @@ impl Memo {
             let mount = match (from_text, table) {
                 (_, None) => None,
                 (true, Some(table)) => directory.as_deref().and_then(|d| table.longest_prefix(d)),
-                (false, Some(table)) => table
-                    .by_mnt_id(info.key.mnt_id)
-                    .or_else(|| by_dev(table, info)),
+                (false, Some(table)) => {
+                    table.by_mnt_id(info.mnt_id).or_else(|| by_dev(table, info))
+                }
             }
             .cloned();
             let fact = FilesetFact {
                 number,
                 directory,
-                extension: extension(info.key.ext),
+                extension: extension(info.ext),
                 from_text,
                 mount_point: mount.as_ref().map(|m| m.mount_point.clone()),
                 fs_type: mount
@@ -111,7 +111,7 @@ impl Memo {
 fn by_dev<'a>(table: &'a MountTable, info: &FilesetInfo) -> Option<&'a MountFacts> {
     let path = path_in_fs(info)?;
     table
-        .by_dev(info.key.dev >> 20, info.key.dev & 0xf_ffff)
+        .by_dev(info.dev >> 20, info.dev & 0xf_ffff)
         .filter(|mount| table.resolve(mount.mnt_id, &path).is_some())
         .max_by_key(|mount| mount.root.len())
 }
@@ -121,7 +121,7 @@ fn entry_directory(info: &FilesetInfo, table: Option<&MountTable>) -> Option<Str
     let path = path_in_fs(info)?;
     let table = table?;
     table
-        .resolve(info.key.mnt_id, &path)
+        .resolve(info.mnt_id, &path)
         .or_else(|| by_dev(table, info).and_then(|mount| table.resolve(mount.mnt_id, &path)))
 }
 
@@ -195,7 +195,7 @@ fn fs_name(magic: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use trainprof_common::fileset::{FilesetKey, PATH_BYTES};
+    use trainprof_common::fileset::PATH_BYTES;
 
     use super::*;
 
@@ -203,12 +203,11 @@ mod tests {
         let mut bytes = [0; PATH_BYTES];
         bytes[..path.len()].copy_from_slice(path);
         FilesetInfo {
-            key: FilesetKey {
-                dir: 1,
-                ext: u64::from_le_bytes(*b"jpg\0\0\0\0\0"),
-                dev: 8 << 20 | 1,
-                mnt_id: 30,
-            },
+            ext: u64::from_le_bytes(*b"jpg\0\0\0\0\0"),
+            dev: 8 << 20 | 1,
+            mnt_id: 30,
+            from_text: 0,
+            pad: 0,
             magic: 0xef53,
             tgid: 1,
             dfd: AT_FDCWD,
@@ -225,7 +224,7 @@ mod tests {
             Some("/data/imagenet/train")
         );
         assert_eq!(path_in_fs(&info(b"")).as_deref(), Some("/"));
-        assert_eq!(extension(info(b"").key.ext).as_deref(), Some("jpg"));
+        assert_eq!(extension(info(b"").ext).as_deref(), Some("jpg"));
         assert_eq!(extension(0), None);
     }
 
@@ -238,7 +237,7 @@ mod tests {
             Some("/mnt/set/train")
         );
         let mut unknown_mount = there;
-        unknown_mount.key.mnt_id = 99;
+        unknown_mount.mnt_id = 99;
         assert_eq!(
             entry_directory(&unknown_mount, Some(&table)).as_deref(),
             Some("/mnt/set/train")
