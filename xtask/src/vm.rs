@@ -174,9 +174,11 @@ impl Machine {
             find_program("qemu-system-x86_64").context("qemu-system-x86_64 is missing")?,
         );
         // Emulation on purpose: hardware virtualisation is absent or broken inside many virtual machines.
+        // One thread for both CPUs: with a thread for each, QEMU may run an instruction that the guest's kernel
+        // has patched away (switching a static key, as BPF statistics do), and the guest dies of it.
         qemu.args([
             "-accel",
-            "tcg,thread=multi",
+            "tcg,thread=single",
             "-cpu",
             "max",
             "-smp",

@@ -243,6 +243,8 @@ pub struct CostSample {
     pub bpf_runs: u64,
     /// Nanoseconds of the watch in which the kernel counted.
     pub counted_ns: u64,
+    /// CPU nanoseconds that all processes of the host used since the watch began.
+    pub host_busy_ns: Option<u64>,
     /// CPU nanoseconds of the collector, user and system.
     pub collector_cpu_ns: u64,
     pub collector_rss_max_bytes: u64,

@@ -312,7 +312,7 @@ fn object(session: &Session, id: &WaitId, kind: WaitKind) -> Option<String> {
     match Class::try_from(id.object.class) {
         Ok(Class::Pipe) => Some(format!("pipe:[{}]", id.object.id)),
         Ok(Class::Socket) => Some(format!("socket:[{}]", id.object.id)),
-        _ if kind == WaitKind::Futex => None,
+        _ if kind == WaitKind::Futex && id.object.id != 0 => Some(format!("{:#x}", id.object.id)),
         _ => None,
     }
 }
@@ -371,11 +371,10 @@ fn memory(session: &Session) -> Memory {
 
 fn cost(session: &Session) -> Cost {
     let cost = session.cost;
-    let job_ns: u64 = session.threads.values().map(|thread| thread.run_ns).sum();
     Cost {
         slowdown_estimate_pct: cost
-            .filter(|_| job_ns > 0)
-            .map(|c| round(c.bpf_ns as f64 / job_ns as f64 * 100.0, 3)),
+            .and_then(|c| Some((c.bpf_ns, c.host_busy_ns.filter(|busy| *busy > 0)?)))
+            .map(|(bpf, busy)| round(bpf as f64 / busy as f64 * 100.0, 3)),
         bpf_ns: cost.map(|c| c.bpf_ns),
         bpf_runs: cost.map(|c| c.bpf_runs),
         collector_cpu_s: cost.map(|c| seconds(c.collector_cpu_ns)),

@@ -295,8 +295,8 @@ pub struct CallRow {
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
-    /// Upper estimate of how much of the job's CPU time watching took: our probes' run time over the job's
-    /// own CPU time, percent.
+    /// Run time of our probes over the CPU time that the whole host used meanwhile, percent: what the job, and
+    /// everybody else, was slowed down on average.
     pub slowdown_estimate_pct: Option<f64>,
     pub bpf_ns: Option<u64>,
     pub bpf_runs: Option<u64>,

@@ -255,7 +255,7 @@ fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
     ) {
         writeln!(
             out,
-            "cost of watching: probes {percent:.2} % of the job's CPU time; trainprof itself {cpu:.2} s CPU, {} memory",
+            "cost of watching: probes {percent:.2} % of the host's CPU time; trainprof itself {cpu:.2} s CPU, {} memory",
             bytes(rss as f64)
         )?;
     }

@@ -71,6 +71,8 @@ pub struct Live {
     undecodable: u64,
     events: u64,
     counted: Counted,
+    /// CPU time that the host had used when the watch began.
+    host_busy_ns: Option<u64>,
 }
 
 /// Run time of the probes, counted by the kernel in short windows.
@@ -113,6 +115,7 @@ impl Live {
             undecodable: 0,
             events: 0,
             counted: Counted::default(),
+            host_busy_ns: own::host_busy_ns(),
         };
         live.out.push(Record::Start(Start {
             at,
@@ -413,6 +416,9 @@ impl Live {
             bpf_ns: scale(self.counted.stats.ns),
             bpf_runs: scale(self.counted.stats.runs),
             counted_ns: self.counted.ns,
+            host_busy_ns: own::host_busy_ns()
+                .zip(self.host_busy_ns)
+                .map(|(now, then)| now.saturating_sub(then)),
             collector_cpu_ns,
             collector_rss_max_bytes,
         }));
