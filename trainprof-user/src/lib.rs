@@ -2,6 +2,8 @@
 //!
 //! Data flows one way: kernel probes → `source` → `event` → [`record`] → `session` → `report`; a recording
 //! is the stream of records, and replaying one runs the same code as watching live.
+//!
+//! `docs/ARCHITECTURE.md` in the repository tells how it works and why; `docs/JSON.md` describes the report.
 
 pub mod cmd;
 pub mod doctor;

@@ -12,6 +12,7 @@ use crate::env::{frameworks::FrameworkFacts, mounts::MountFacts};
 /// Name of the contract.
 pub const SCHEMA: &str = "trainprof.report/1";
 
+/// The whole report. Every key is described in `docs/JSON.md`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub schema: &'static str,
@@ -34,6 +35,7 @@ pub struct Report {
     pub cost: Cost,
 }
 
+/// The machine that was watched.
 #[derive(Clone, Debug, Serialize)]
 pub struct Host {
     pub kernel: String,
@@ -49,9 +51,12 @@ pub struct Host {
     pub versions: BTreeMap<&'static str, String>,
 }
 
+/// Who was watched: facts of the process that was asked for first, and every process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Job {
+    /// The first process that was asked for.
     pub pid: Option<u32>,
+    /// Its arguments, with what looks like a secret replaced by `***`.
     pub command: Vec<String>,
     /// Seconds since 1970.
     pub started: Option<f64>,
@@ -60,12 +65,14 @@ pub struct Job {
     pub processes: Vec<ProcessRow>,
 }
 
+/// One process of the job.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProcessRow {
     pub pid: u32,
     /// Clock ticks after boot (proc(5)); tells apart two processes with one id.
     pub start_time: Option<u64>,
     pub parent: u32,
+    /// `trainer`, `worker` or `helper`.
     pub role: &'static str,
     pub name: String,
     pub command: Vec<String>,
@@ -77,27 +84,36 @@ pub struct ProcessRow {
     pub share: Shares,
     /// CPU time of all its threads.
     pub cpu_s: f64,
+    /// On files only.
     pub io: Traffic,
+    /// While its threads were followed; `null` when no counters are known.
     pub faults: Option<Faults>,
     pub storage: Option<StorageBytes>,
     pub rss_bytes: Option<RssBytes>,
 }
 
+/// A thread's time, split; shares of the time that it was there. `slot_wait` is for workers only.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Shares {
     pub on_cpu: f64,
     pub runnable: f64,
+    /// A trainer's wait that a worker ended.
     pub data_wait: f64,
+    /// For files, page faults and devices.
     pub io_wait: f64,
     /// `null`: no GPU call is seen yet.
     pub gpu_wait: Option<f64>,
+    /// Ended by another thread of the process.
     pub lock_wait: f64,
+    /// A trainer's wait that another trainer ended.
     pub comm_wait: f64,
     pub other_wait: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    /// A worker's wait that a trainer ended.
     pub slot_wait: Option<f64>,
 }
 
+/// Opens, reads and writes. Opens are the successful ones; reads and writes all calls.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Traffic {
     pub opens: u64,
@@ -107,18 +123,21 @@ pub struct Traffic {
     pub bytes_written: u64,
 }
 
+/// Page faults (getrusage(2)).
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Faults {
     pub minor: u64,
     pub major: u64,
 }
 
+/// Bytes that the kernel fetched from and sent to storage on behalf of threads (/proc/PID/io).
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct StorageBytes {
     pub read: u64,
     pub written: u64,
 }
 
+/// Resident bytes over time.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RssBytes {
     pub first: u64,
@@ -126,22 +145,26 @@ pub struct RssBytes {
     pub max: u64,
 }
 
+/// What was seen, what was lost, and what could not be seen at all.
 #[derive(Clone, Debug, Serialize)]
 pub struct Coverage {
     /// Occurrences seen, single or counted.
     pub events: u64,
     /// Occurrences lost, for any reason.
     pub lost: u64,
+    /// Names of [`trainprof_common::loss::Loss`], and `undecodable`.
     pub lost_by_reason: BTreeMap<&'static str, u64>,
     pub missing: Vec<Missing>,
 }
 
+/// Something that was not seen, and why.
 #[derive(Clone, Debug, Serialize)]
 pub struct Missing {
     pub what: String,
     pub reason: String,
 }
 
+/// Steps of the training loop: none is found yet, so everything is `null`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Steps {
     pub count: Option<u64>,
@@ -149,13 +172,16 @@ pub struct Steps {
     pub time_ms: Option<()>,
 }
 
+/// The process that consumes batches; of several the one that used most CPU time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trainer {
     pub pid: u32,
+    /// Its leading thread, whose time is told.
     pub tid: u32,
     pub share: Shares,
 }
 
+/// The processes that make batches.
 #[derive(Clone, Debug, Serialize)]
 pub struct Workers {
     pub count: usize,
@@ -163,6 +189,7 @@ pub struct Workers {
     pub share: Option<Shares>,
 }
 
+/// Where the time of one thread went.
 #[derive(Clone, Debug, Serialize)]
 pub struct ThreadTime {
     pub pid: u32,
@@ -178,11 +205,15 @@ pub struct ThreadTime {
     pub waits: Vec<WaitRow>,
 }
 
+/// Waits of one thread that read alike.
 #[derive(Clone, Debug, Serialize)]
 pub struct WaitRow {
+    /// Name of a [`crate::session::kind::WaitKind`].
     pub kind: &'static str,
     pub syscall: String,
+    /// Directory, or `pipe:[inode]`, `socket:[inode]`.
     pub object: Option<String>,
+    /// Blocked, until woken.
     pub seconds: f64,
     /// From the wake-ups until on a CPU.
     pub runnable_s: f64,
@@ -191,6 +222,7 @@ pub struct WaitRow {
     pub waker: Waker,
 }
 
+/// Who ended a wait.
 #[derive(Clone, Debug, Serialize)]
 pub struct Waker {
     /// `thread`, `interrupt`, `kernel` or `unknown`.
@@ -200,6 +232,7 @@ pub struct Waker {
     pub name: Option<String>,
 }
 
+/// The GPU: nothing is seen of it yet.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Gpu {
     pub available: bool,
@@ -207,6 +240,7 @@ pub struct Gpu {
     pub idle_blame: Vec<()>,
 }
 
+/// Files, and descriptors that are none.
 #[derive(Clone, Debug, Serialize)]
 pub struct Io {
     pub opens: u64,
@@ -218,14 +252,17 @@ pub struct Io {
     pub small_file_share: Option<f64>,
     /// Share of the bytes read that did not have to come from a device or a server.
     pub cache_hit_ratio: Option<f64>,
+    /// Of `open` and `read`; a key without a value is left out.
     pub latency_us: BTreeMap<&'static str, Quantiles>,
     pub operations: BTreeMap<&'static str, OperationRow>,
     pub top: Vec<DirectoryRow>,
     pub extensions: Vec<ExtensionRow>,
+    /// By `pipe`, `socket`, `shm`, `proc`, `device`, `anon`.
     pub other: BTreeMap<&'static str, OtherTraffic>,
     pub mounts: Vec<MountFacts>,
 }
 
+/// Quantiles in microseconds, at most 12.5 % off.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Quantiles {
     pub p50: f64,
@@ -233,15 +270,18 @@ pub struct Quantiles {
     pub p99: f64,
 }
 
+/// One operation on files; `count` includes the failed ones.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperationRow {
     pub count: u64,
     pub errors: u64,
     pub bytes: u64,
+    /// Sum over all threads, waits included.
     pub seconds: f64,
     pub latency_us: Option<Quantiles>,
 }
 
+/// Operations and waits in one directory itself, not below it.
 #[derive(Clone, Debug, Serialize)]
 pub struct DirectoryRow {
     pub path: String,
@@ -252,11 +292,13 @@ pub struct DirectoryRow {
     pub bytes_written: u64,
     pub stats: u64,
     pub mean_file_bytes: Option<f64>,
+    /// Waits on descriptors and in page faults, all threads.
     pub wait_s: f64,
     pub filesystem: Option<String>,
     pub mount: Option<String>,
 }
 
+/// Operations on files with one extension; empty for those without.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExtensionRow {
     pub extension: String,
@@ -265,6 +307,7 @@ pub struct ExtensionRow {
     pub bytes: u64,
 }
 
+/// Reads and writes of what is no file.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct OtherTraffic {
     pub reads: u64,
@@ -273,6 +316,7 @@ pub struct OtherTraffic {
     pub bytes_written: u64,
 }
 
+/// Memory of the job. What is `null` here is not measured yet.
 #[derive(Clone, Debug, Serialize)]
 pub struct Memory {
     /// Sum over the job's processes; pages that they share are counted once for each.
@@ -287,21 +331,25 @@ pub struct Memory {
     pub calls: BTreeMap<&'static str, CallRow>,
 }
 
+/// A call that maps or unmaps memory: how often, and the bytes that were asked for.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CallRow {
     pub count: u64,
     pub bytes: u64,
 }
 
+/// What watching cost. `null` when the kernel did not count.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
     /// Run time of our probes over the CPU time that the whole host used meanwhile, percent: what the job, and
     /// everybody else, was slowed down on average.
     pub slowdown_estimate_pct: Option<f64>,
+    /// Extrapolated from short windows in which the kernel counted.
     pub bpf_ns: Option<u64>,
     pub bpf_runs: Option<u64>,
     pub collector_cpu_s: Option<f64>,
     pub collector_rss_max_bytes: Option<u64>,
+    /// From the beginning of attaching until everything was followed.
     pub attach_s: Option<f64>,
     pub shed: Vec<String>,
 }
