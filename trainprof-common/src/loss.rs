@@ -8,7 +8,7 @@ pub enum Loss {
     RingFull = 0,
     /// The table of followed threads was full: a new thread is not followed.
     ThreadsFull = 1,
-    /// The table of file operations per file set was full: counted in the process's total only.
+    /// The table of operations was full: the operation is not counted.
     OpCellsFull = 2,
     /// Not used any more.
     Unused = 3,

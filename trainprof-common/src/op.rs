@@ -41,6 +41,8 @@ pub enum Op {
     UringRead = 19,
     /// An io_uring write, counted at its completion.
     UringWrite = 20,
+    /// Page-cache pages added on behalf of a page fault.
+    FaultFill = 21,
 }
 
 impl Op {
@@ -50,7 +52,7 @@ impl Op {
     }
 
     /// Every operation, by its number.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::None,
         Self::Open,
         Self::Read,
@@ -72,6 +74,7 @@ impl Op {
         Self::Unlink,
         Self::UringRead,
         Self::UringWrite,
+        Self::FaultFill,
     ];
 }
 

@@ -59,7 +59,11 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     let page_size = fact!(page_size);
     let done = Done {
         tid,
-        op: Op::Fill.number(),
+        op: if state.op_enter != 0 {
+            Op::Fill.number()
+        } else {
+            Op::FaultFill.number()
+        },
         bytes: u64::from(pages) * u64::from(page_size),
         ns: 0,
         failed: false,

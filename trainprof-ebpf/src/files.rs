@@ -20,7 +20,6 @@ use crate::{
 };
 
 const AT_EMPTY_PATH: u64 = 0x1000;
-const AT_FDCWD: i32 = -100;
 const MAP_ANONYMOUS: u64 = 0x20;
 /// Numbers of the operations that are treated apart.
 const OPEN: u8 = Op::Open.number();
@@ -193,12 +192,7 @@ unsafe fn finish(
                 done.bytes = opened.size;
             }
         } else if info.path != NO_ARG && on.class == 0 {
-            let dfd = if info.path == 0 {
-                AT_FDCWD
-            } else {
-                syscall_arg(regs, info.path - 1) as i32
-            };
-            on.fileset = fileset::fileset_of_text(syscall_arg(regs, info.path), dfd, state.tgid);
+            on.fileset = fileset::of_call(regs, info.path, state.tgid);
         } else if info.op == BRK && !done.failed {
             done.bytes = (result as u64).abs_diff(on.id);
             on.id = 0;

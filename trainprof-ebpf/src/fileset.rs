@@ -15,11 +15,13 @@ use trainprof_common::{
 
 use crate::{
     emit,
-    kernel::{copy_block, fact, in_block, offset, peek},
+    kernel::{copy_block, fact, in_block, offset, peek, syscall_arg},
     maps::{Blocks, FILESET_COUNT, FILESET_INFO, FILESETS, SCRATCH_INFO},
     object::class_on,
 };
 
+/// Base of a path that is relative to the working directory (fcntl(2)).
+const AT_FDCWD: i32 = -100;
 /// Longest name of a directory entry, with its NUL (NAME_MAX + 1).
 const NAME_BYTES: usize = 256;
 /// Deepest directory whose path is kept whole.
@@ -52,18 +54,41 @@ fn extension(name: u64, len: u32) -> u64 {
     } else {
         0
     };
+    // Where the name begins in `tail`: a dot there is no separator.
+    let first = if len < 8 { (8 - len) * 8 } else { 0 };
     let mut shift = 56;
-    while shift > 0 {
+    loop {
         if (tail >> shift) & 0xff == u64::from(b'.') {
-            // The dot is the last byte, or what follows it is a number: no kind of file.
-            if shift == 56 || ((tail >> (shift + 8)) as u8).is_ascii_digit() {
-                return 0;
-            }
-            return tail >> (shift + 8);
+            let whole_name = shift == first && len <= 8;
+            let found = if shift == 56 || whole_name {
+                0
+            } else {
+                tail >> (shift + 8)
+            };
+            return named_kind(found);
+        }
+        if shift == 0 {
+            break;
         }
         shift -= 8;
     }
-    0
+    // Eight characters, and the dot before them.
+    let before: u8 = if len > 9 {
+        peek(name + u64::from(len) - 9, 0).unwrap_or(0)
+    } else {
+        0
+    };
+    if before == b'.' { named_kind(tail) } else { 0 }
+}
+
+/// An extension that begins with a digit numbers files; it names no kind of them.
+#[inline(always)]
+fn named_kind(extension: u64) -> u64 {
+    if (extension as u8).is_ascii_digit() {
+        0
+    } else {
+        extension
+    }
 }
 
 /// The file set of a directory entry.
@@ -165,6 +190,24 @@ fn name_dentry(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) ->
     info.path_len = used as u32;
     publish(info, key, &mut set);
     set
+}
+
+/// The file set of the path in argument `path` of a system call, relative to the descriptor before it.
+///
+/// # Safety
+/// `regs` is a typed `struct pt_regs` pointer of the current task.
+#[inline(always)]
+pub unsafe fn of_call(regs: *const core::ffi::c_void, path: u8, tgid: u32) -> u32 {
+    // SAFETY: as promised by the caller.
+    let (text, dfd) = unsafe {
+        let dfd = if path == 0 {
+            AT_FDCWD
+        } else {
+            syscall_arg(regs, path - 1) as i32
+        };
+        (syscall_arg(regs, path), dfd)
+    };
+    fileset_of_text(text, dfd, tgid)
 }
 
 /// The file set of a path given as text: its directory part, relative to `dfd`. For calls that leave no

@@ -70,11 +70,34 @@ pub fn sched_process_fork(ctx: BtfTracePointContext) -> u32 {
             member::<u32>(child, offset!(task_tgid)),
         )
     };
-    if thread(parent_tid).is_none() {
-        return 0;
+    if thread(parent_tid).is_some() {
+        begin(child, child_tid, child_tgid, parent_tid, parent_tgid);
     }
+    0
+}
+
+/// `sched_wakeup_new(task)`: threads that the kernel makes for a process (io_uring's) are not shown as forked.
+#[btf_tracepoint]
+pub fn sched_wakeup_new(ctx: BtfTracePointContext) -> u32 {
+    let task: *const c_void = ctx.arg(0);
+    // SAFETY: a typed argument.
+    let (tid, tgid) = unsafe {
+        (
+            member::<u32>(task, offset!(task_pid)),
+            member::<u32>(task, offset!(task_tgid)),
+        )
+    };
+    if tid != tgid && thread(tgid).is_some() && thread(tid).is_none() {
+        begin(task, tid, tgid, tgid, tgid);
+    }
+    0
+}
+
+/// Follows a thread that has never run yet.
+#[inline(always)]
+fn begin(child: *const c_void, child_tid: u32, child_tgid: u32, parent_tid: u32, parent_tgid: u32) {
     let Some(state) = SCRATCH_THREAD.get_ptr_mut(0) else {
-        return 0;
+        return;
     };
     // SAFETY: clock helper.
     let now = unsafe { bpf_ktime_get_ns() };
@@ -94,7 +117,7 @@ pub fn sched_process_fork(ctx: BtfTracePointContext) -> u32 {
         Ok(()) | Err(EEXIST) => {}
         Err(_) => {
             emit::lost(Loss::ThreadsFull);
-            return 0;
+            return;
         }
     }
     emit::event(&ForkEvent {
@@ -107,7 +130,6 @@ pub fn sched_process_fork(ctx: BtfTracePointContext) -> u32 {
         pad: 0,
         comm: comm(child),
     });
-    0
 }
 
 /// `sched_process_exec(task, old_pid, bprm)`: a thread that is not the leader takes the leader's id over.

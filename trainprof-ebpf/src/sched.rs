@@ -12,14 +12,14 @@ use trainprof_common::{
     event::{Kind, WaitEvent},
     loss::Loss,
     offsets::MISSING,
-    op::{Class, MAX_SYSCALLS, WaitOn},
+    op::{Class, MAX_SYSCALLS, NO_ARG, WaitOn},
     thread::{
         NR_FAULT, NR_PREEMPTED, NR_UNSEEN, NR_URING_WORKER, Object, State, ThreadState, WakerKind,
     },
 };
 
 use crate::{
-    account, emit,
+    account, emit, fileset,
     follow::thread,
     irq,
     kernel::{current_ids, current_task, fact, member, offset, syscall_arg, syscall_nr, user_regs},
@@ -155,6 +155,10 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
     state.nr = nr as i16;
     if state.op_enter != 0 && u64::from(state.op_nr) == nr as u64 {
         state.object = state.op_object;
+        if state.object.class == 0 {
+            // SAFETY: typed registers.
+            unsafe { on_path(state, regs, nr) };
+        }
         return;
     }
     state.object = Object::default();
@@ -175,6 +179,20 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
         {
             state.object = object::resolve(state, u64::from(fd));
         }
+    }
+}
+
+/// A call that names a path waits on the path's directory: all that is known of it until it returns.
+///
+/// # Safety
+/// `regs` is a typed `struct pt_regs` pointer of the current task.
+#[inline(always)]
+unsafe fn on_path(state: &mut ThreadState, regs: *const c_void, nr: i64) {
+    if let Some(info) = SYSCALLS.get(nr as u32)
+        && info.path != NO_ARG
+    {
+        // SAFETY: as promised by the caller.
+        state.object.fileset = unsafe { fileset::of_call(regs, info.path, state.tgid) };
     }
 }
 

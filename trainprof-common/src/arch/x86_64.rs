@@ -5,8 +5,6 @@ use crate::op::{MAX_SYSCALLS, NO_ARG, Op, SyscallInfo, WaitOn};
 
 /// Byte offset in `struct pt_regs` of the system call's number; -1 there: not in a system call.
 pub const REGS_SYSCALL: usize = 120;
-/// Byte offset of the result of a system call.
-pub const REGS_RESULT: usize = 80;
 /// Byte offsets of the six arguments of a system call: di, si, dx, r10, r8, r9.
 pub const REGS_ARGS: [usize; 6] = [112, 104, 96, 56, 72, 64];
 
@@ -127,9 +125,9 @@ const TABLE: &[Row] = &[
     row(288, "accept4",         Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
     row(295, "preadv",          Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
     row(296, "pwritev",         Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
-    row(299, "recvmmsg",        Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(299, "recvmmsg",        Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
     row(306, "syncfs",          Op::Fsync,     0, X, X, X, X, WaitOn::Descriptor,  0),
-    row(307, "sendmmsg",        Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row(307, "sendmmsg",        Op::None,     0, X, X, X, X, WaitOn::Descriptor,  1),
     row(316, "renameat2",       Op::Rename,    X, 1, X, X, X, WaitOn::Nothing,     0),
     row(322, "execveat",        Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
     row(326, "copy_file_range", Op::Copy,      0, X, 2, X, X, WaitOn::Descriptor,  0),

@@ -157,6 +157,13 @@ pub const CATALOGUE: &[Probe] = &[
         task,
     ),
     row(
+        "sched_wakeup_new",
+        &["sched_wakeup_new"],
+        "threads that the kernel makes for io_uring",
+        false,
+        task,
+    ),
+    row(
         "sched_waking",
         &["sched_waking"],
         "who woke whom",

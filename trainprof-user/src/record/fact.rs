@@ -50,6 +50,11 @@ pub enum Record {
     },
     Cost(CostSample),
     Stop(Stop),
+    /// What a process has mapped by now.
+    Frameworks {
+        pid: u32,
+        frameworks: FrameworkFacts,
+    },
 }
 
 /// The beginning of a watch.
@@ -239,8 +244,8 @@ pub struct CostSample {
     pub at: KtimeNs,
     /// Nanoseconds inside our probes on all CPUs and runs of them, extrapolated from windows in which the
     /// kernel counted.
-    pub bpf_ns: u64,
-    pub bpf_runs: u64,
+    pub bpf_ns: Option<u64>,
+    pub bpf_runs: Option<u64>,
     /// Nanoseconds of the watch in which the kernel counted.
     pub counted_ns: u64,
     /// CPU nanoseconds that all processes of the host used since the watch began.

@@ -42,7 +42,7 @@ pub fn report(session: &Session, shown: Shown) -> Report {
         steps: Steps::default(),
         trainer: trainer(session, &roles),
         workers: workers(session, &roles),
-        threads: threads(session, shown.top),
+        threads: threads(session, shown.top, &roles),
         gpu: Gpu::default(),
         io: io::io(session, shown),
         memory: memory(session),
@@ -240,20 +240,23 @@ fn workers(session: &Session, roles: &BTreeMap<u32, Role>) -> Workers {
 }
 
 /// Threads by the CPU time that they used or wanted, and by their identity.
-fn threads(session: &Session, top: usize) -> Vec<ThreadTime> {
+fn threads(session: &Session, top: usize, roles: &BTreeMap<u32, Role>) -> Vec<ThreadTime> {
     let mut threads: Vec<&Thread> = session.threads.values().collect();
     threads.sort_by_key(|t| (std::cmp::Reverse(t.run_ns + t.runnable_ns()), t.key));
     threads.truncate(top.max(1));
     threads
         .into_iter()
-        .map(|thread| thread_time(session, thread))
+        .map(|thread| thread_time(session, thread, roles))
         .collect()
 }
 
-fn thread_time(session: &Session, thread: &Thread) -> ThreadTime {
+fn thread_time(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) -> ThreadTime {
+    let leads = leading_thread(session, thread.pid).is_some_and(|leader| leader.key == thread.key);
+    let role = if leads { roles.get(&thread.pid) } else { None };
     let present = thread.present_ns(session.until);
     let seen = thread.run_ns + thread.wait_ns() + thread.runnable_ns();
     ThreadTime {
+        role: role.copied().unwrap_or(Role::Helper).name(),
         pid: thread.pid,
         tid: thread.key.tid,
         name: thread.name.clone(),
@@ -373,10 +376,10 @@ fn cost(session: &Session) -> Cost {
     let cost = session.cost;
     Cost {
         slowdown_estimate_pct: cost
-            .and_then(|c| Some((c.bpf_ns, c.host_busy_ns.filter(|busy| *busy > 0)?)))
+            .and_then(|c| Some((c.bpf_ns?, c.host_busy_ns.filter(|busy| *busy > 0)?)))
             .map(|(bpf, busy)| round(bpf as f64 / busy as f64 * 100.0, 3)),
-        bpf_ns: cost.map(|c| c.bpf_ns),
-        bpf_runs: cost.map(|c| c.bpf_runs),
+        bpf_ns: cost.and_then(|c| c.bpf_ns),
+        bpf_runs: cost.and_then(|c| c.bpf_runs),
         collector_cpu_s: cost.map(|c| seconds(c.collector_cpu_ns)),
         collector_rss_max_bytes: cost.map(|c| c.collector_rss_max_bytes),
         attach_s: session.start.as_ref().map(|start| seconds(start.attach_ns)),

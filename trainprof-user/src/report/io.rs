@@ -105,7 +105,7 @@ fn operation_name(op: Op) -> Option<&'static str> {
         Op::Unlink => "unlink",
         Op::Copy => "copy",
         Op::Fault => "fault",
-        Op::CopyOut | Op::Fill | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap | Op::None => {
+        Op::CopyOut | Op::FaultFill | Op::Fill | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap | Op::None => {
             return None;
         }
     })
@@ -233,20 +233,26 @@ fn cache_hit_ratio(session: &Session, bytes_read: u64) -> Option<f64> {
     if bytes_read == 0 {
         return None;
     }
-    let filled: u64 = session
-        .files
-        .ops
-        .iter()
-        .filter(|(key, _)| op_of(key) == Op::Fill && key.class == Class::File as u8)
-        .map(|(_, total)| total.bytes)
-        .sum();
+    let filled = |op: Op| -> u64 {
+        let of_files = session
+            .files
+            .ops
+            .iter()
+            .filter(|(key, _)| key.class == Class::File as u8);
+        of_files
+            .filter(|(key, _)| op_of(key) == op)
+            .map(|(_, total)| total.bytes)
+            .sum()
+    };
     let fetched: u64 = session
         .threads
         .values()
         .filter_map(|t| t.counters)
         .map(|c| c.storage_read_bytes)
         .sum();
-    Some(1.0 - (filled.max(fetched) as f64 / bytes_read as f64).min(1.0))
+    // What faults on mapped files fetched was not asked for by reads.
+    let for_reads = filled(Op::Fill).max(fetched.saturating_sub(filled(Op::FaultFill)));
+    Some(1.0 - (for_reads as f64 / bytes_read as f64).min(1.0))
 }
 
 fn operations(

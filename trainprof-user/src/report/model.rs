@@ -192,6 +192,8 @@ pub struct Workers {
 /// Where the time of one thread went.
 #[derive(Clone, Debug, Serialize)]
 pub struct ThreadTime {
+    /// Role of the process for the thread that its time is told by; `helper` for its other threads.
+    pub role: &'static str,
     pub pid: u32,
     pub tid: u32,
     pub name: String,

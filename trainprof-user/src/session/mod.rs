@@ -112,6 +112,11 @@ impl Session {
             }
             Record::Cost(cost) => self.cost = Some(*cost),
             Record::Stop(stop) => self.finish(stop),
+            Record::Frameworks { pid, frameworks } => {
+                if let Some(process) = self.processes.get_mut(pid) {
+                    process.seen.frameworks = Some(frameworks.clone());
+                }
+            }
         }
     }
 
@@ -140,9 +145,12 @@ impl Session {
             seen: seen.clone(),
             rss: None,
         };
+        let alive = self
+            .thread(seen.pid)
+            .is_some_and(|thread| thread.until.is_none());
         match self.processes.get_mut(&seen.pid) {
             // Another program in the same process: its parent and its beginning stay.
-            Some(known) if self.current.contains_key(&seen.pid) => {
+            Some(known) if alive => {
                 known.name.clone_from(&seen.name);
                 known.seen = ProcessSeen {
                     parent: known.parent,

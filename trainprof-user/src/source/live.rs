@@ -35,6 +35,9 @@ use crate::{
     time::KtimeNs,
 };
 
+/// Intervals after which the mapped frameworks are looked at again.
+const FRAMEWORKS_AT: [u32; 3] = [2, 10, 60];
+
 /// Why a watch could not begin or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -71,6 +74,8 @@ pub struct Live {
     undecodable: u64,
     events: u64,
     counted: Counted,
+    targets: Vec<u32>,
+    intervals: u32,
     /// CPU time that the host had used when the watch began.
     host_busy_ns: Option<u64>,
 }
@@ -115,6 +120,8 @@ impl Live {
             undecodable: 0,
             events: 0,
             counted: Counted::default(),
+            targets: targets.clone(),
+            intervals: 0,
             host_busy_ns: own::host_busy_ns(),
         };
         live.out.push(Record::Start(Start {
@@ -307,6 +314,10 @@ impl Live {
         self.reconcile(&threads);
         let interval = self.interval(to, counted, &threads);
         self.interval_from = to;
+        self.intervals += 1;
+        if FRAMEWORKS_AT.contains(&self.intervals) {
+            self.frameworks();
+        }
         self.out.push(Record::Interval(interval));
         self.memory(to);
         Ok(())
@@ -375,8 +386,18 @@ impl Live {
         }
     }
 
+    /// What the watched processes have mapped by now: a program that was just launched has nothing yet.
+    fn frameworks(&mut self) {
+        for pid in self.targets.clone() {
+            if let Ok(frameworks) = FrameworkFacts::read(pid) {
+                self.out.push(Record::Frameworks { pid, frameworks });
+            }
+        }
+    }
+
     fn memory(&mut self, at: KtimeNs) {
-        let page = 4096;
+        // SAFETY: sysconf has no preconditions.
+        let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         for pid in self.alive.values().copied().collect::<BTreeSet<_>>() {
             let resident = fs::read_to_string(format!("/proc/{pid}/statm"))
                 .ok()
@@ -406,9 +427,15 @@ impl Live {
         self.counted.stats.ns += after.ns.saturating_sub(before.ns);
         self.counted.stats.runs += after.runs.saturating_sub(before.runs);
         self.counted.ns += at.since(from);
+        self.cost();
+    }
+
+    /// Records what watching costs so far; of the probes what the windows of counting tell.
+    fn cost(&mut self) {
+        let at = own::now();
         let scale = |n: u64| {
-            (u128::from(n) * u128::from(at.since(self.started))
-                / u128::from(self.counted.ns.max(1))) as u64
+            let all = u128::from(n) * u128::from(at.since(self.started));
+            (self.counted.ns > 0).then(|| (all / u128::from(self.counted.ns)) as u64)
         };
         let (collector_cpu_ns, collector_rss_max_bytes) = own::usage();
         self.out.push(Record::Cost(CostSample {
@@ -426,6 +453,8 @@ impl Live {
 
     /// Ends the watch: `at` is the time of the last [`Self::switch_over`], whose aggregates were collected.
     pub fn stop(&mut self, at: KtimeNs, reason: StopReason) -> Result<(), SourceError> {
+        self.cost();
+        self.frameworks();
         let mut threads = self.probes.threads()?;
         threads.sort_by_key(|(tid, _)| *tid);
         let threads = threads
