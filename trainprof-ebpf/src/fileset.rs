@@ -283,7 +283,8 @@ pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
 /// All ones when `v` is 0, else 0; for values below 2^63.
 #[inline(always)]
 fn mask_of_zero(v: u64) -> u64 {
-    0_u64.wrapping_sub(v.wrapping_sub(1) >> 63)
+    // Were its range known, the compiler would make a branch of it again.
+    0_u64.wrapping_sub(core::hint::black_box(v).wrapping_sub(1) >> 63)
 }
 
 /// Takes the next number for `set`; the description is in place before the key can be found.
