@@ -72,6 +72,13 @@ pub fn sched_process_fork(ctx: BtfTracePointContext) -> u32 {
     };
     if thread(parent_tid).is_some() {
         begin(child, child_tid, child_tgid, parent_tid, parent_tgid);
+        #[cfg(feature = "log")]
+        aya_log_ebpf::debug!(
+            &ctx,
+            "following thread {} of process {}",
+            child_tid,
+            child_tgid
+        );
     }
     0
 }

@@ -60,7 +60,13 @@ impl Probes {
             .map_err(map_error("CONTROL"))?;
         fill_syscalls(&mut ebpf)?;
         let attached = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
+        #[cfg(feature = "probe-log")]
+        let log = aya_log::EbpfLogger::init(&mut ebpf)
+            .inspect_err(|error| tracing::warn!(%error, "the probes have no log: build them with `cargo xtask ebpf --log`"))
+            .ok();
         Ok(Self {
+            #[cfg(feature = "probe-log")]
+            log,
             threads: table(&mut ebpf, "THREADS")?,
             halves: [
                 half(&mut ebpf, ["OPS_A", "WAITS_A"])?,

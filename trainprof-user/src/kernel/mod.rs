@@ -121,6 +121,9 @@ struct Half {
 /// The loaded and attached probes. Dropping it detaches and removes everything; so does our death, since
 /// nothing is pinned.
 pub struct Probes {
+    /// The probes' own log, in a build for debugging them.
+    #[cfg(feature = "probe-log")]
+    log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     ebpf: Ebpf,
     threads: Table<u32, ThreadState>,
     halves: [Half; 2],
@@ -180,6 +183,10 @@ impl Probes {
 
     /// Calls `each` with the bytes of every event that waits in the ring.
     pub fn events(&mut self, mut each: impl FnMut(&[u8])) {
+        #[cfg(feature = "probe-log")]
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
         while let Some(item) = self.ring.next() {
             each(&item);
         }

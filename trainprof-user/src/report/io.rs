@@ -105,7 +105,14 @@ fn operation_name(op: Op) -> Option<&'static str> {
         Op::Unlink => "unlink",
         Op::Copy => "copy",
         Op::Fault => "fault",
-        Op::CopyOut | Op::FaultFill | Op::Fill | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap | Op::None => {
+        Op::CopyOut
+        | Op::FaultFill
+        | Op::Fill
+        | Op::Munmap
+        | Op::Brk
+        | Op::Madvise
+        | Op::Mremap
+        | Op::None => {
             return None;
         }
     })

@@ -1,0 +1,136 @@
+//! Data flows one way: a stage never imports a later one, and what derives never touches the kernel.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Stages in the order in which data passes them.
+const ORDER: [&str; 11] = [
+    "time",
+    "env",
+    "privilege",
+    "doctor",
+    "kernel",
+    "event",
+    "record",
+    "source",
+    "session",
+    "report",
+    "cmd",
+];
+
+/// Stages that are pure functions of records, and what they may not know.
+const PURE: [&str; 2] = ["session", "report"];
+const IMPURE: [&str; 3] = ["kernel", "source", "privilege"];
+
+fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, out);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            out.push(path);
+        }
+    }
+}
+
+/// Stages that a file names after `crate::`, also inside braces.
+fn named(text: &str) -> Vec<&'static str> {
+    // Tests may look anywhere.
+    let code: String = text
+        .split("#[cfg(test)]")
+        .next()
+        .unwrap_or("")
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(""))
+        .collect::<Vec<_>>()
+        .join(" ");
+    let mut out = Vec::new();
+    for part in code.split("crate::").skip(1) {
+        let list = match part.strip_prefix('{') {
+            Some(list) => list.split(';').next().unwrap_or(""),
+            None => part
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .next()
+                .unwrap_or(""),
+        };
+        let mut depth = 0;
+        let mut word = String::new();
+        for c in list.chars().chain([',']) {
+            if !(c.is_alphanumeric() || c == '_') {
+                if depth == 0
+                    && let Some(stage) = ORDER.iter().find(|stage| **stage == word)
+                {
+                    out.push(*stage);
+                }
+                word.clear();
+            }
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                c if c.is_alphanumeric() || c == '_' => word.push(c),
+                _ => {}
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn no_stage_imports_a_later_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let mut checked = 0;
+    for file in files {
+        let relative = file.strip_prefix(&root).expect("below the root");
+        let first = relative
+            .components()
+            .next()
+            .expect("a component")
+            .as_os_str();
+        let stage = Path::new(first)
+            .file_stem()
+            .and_then(|s| s.to_str())
+            .expect("a name");
+        let Some(own) = ORDER.iter().position(|s| *s == stage) else {
+            assert!(
+                matches!(stage, "lib" | "main"),
+                "{stage} is no stage: put it into ORDER"
+            );
+            continue;
+        };
+        for import in named(&fs::read_to_string(&file).expect("a source")) {
+            checked += 1;
+            let other = ORDER.iter().position(|s| *s == import).expect("a stage");
+            assert!(
+                other <= own,
+                "{} imports the later stage {import}",
+                relative.display()
+            );
+            assert!(
+                !(PURE.contains(&stage) && IMPURE.contains(&import)),
+                "{} derives, and imports {import}",
+                relative.display()
+            );
+        }
+    }
+    assert!(
+        checked > 20,
+        "only {checked} imports were found: does this test still see any?"
+    );
+}
+
+#[test]
+fn imports_are_found() {
+    assert_eq!(named("use crate::kernel::Probes;"), ["kernel"]);
+    assert_eq!(
+        named("use crate::{\n record::{Record, time},\n session,\n};"),
+        ["record", "session"]
+    );
+    assert_eq!(
+        named("// use crate::kernel\nfn f() { crate::report::x() }"),
+        ["report"]
+    );
+}
