@@ -9,7 +9,7 @@ use std::{
 
 use super::{Failure, cli::WatchArgs};
 use crate::{
-    record::{Record, Writer},
+    record::{Record, WriteError, Writer},
     report::{self, Shown},
     session::Session,
 };
@@ -50,10 +50,19 @@ impl Output {
     /// Takes records in: into the recording, and into the session.
     pub fn put(&mut self, records: &[Record]) {
         for record in records {
-            if let Some(writer) = &mut self.recording
-                && let Err(error) = writer.push(record)
-            {
-                eprintln!("trainprof: the recording ends here: {error}. The watch goes on.");
+            if let Some(writer) = &mut self.recording {
+                match writer.push(record) {
+                    Ok(()) => {}
+                    // The writer goes on after a record that it cannot store.
+                    Err(error @ WriteError::Record { .. }) => {
+                        eprintln!("trainprof: the recording lacks a record: {error}");
+                    }
+                    Err(error) => {
+                        eprintln!(
+                            "trainprof: the recording ends here: {error}. The watch goes on."
+                        );
+                    }
+                }
             }
             self.session.apply(record);
         }
