@@ -248,14 +248,17 @@ fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
     for missing in &coverage.missing {
         writeln!(out, "not seen: {}: {}", missing.what, missing.reason)?;
     }
-    if let (Some(percent), Some(cpu), Some(rss)) = (
-        cost.slowdown_estimate_pct,
-        cost.collector_cpu_s,
-        cost.collector_rss_max_bytes,
-    ) {
+    if let (Some(cpu), Some(rss)) = (cost.collector_cpu_s, cost.collector_rss_max_bytes) {
+        let probes = cost.slowdown_estimate_pct.map_or_else(
+            || {
+                "probes not measured (that takes CAP_SYS_ADMIN and a quarter of a second)"
+                    .to_owned()
+            },
+            |percent| format!("probes {percent:.2} % of the host's CPU time"),
+        );
         writeln!(
             out,
-            "cost of watching: probes {percent:.2} % of the host's CPU time; trainprof itself {cpu:.2} s CPU, {} memory",
+            "cost of watching: {probes}; trainprof itself {cpu:.2} s CPU, {} memory",
             bytes(rss as f64)
         )?;
     }
