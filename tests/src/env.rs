@@ -7,12 +7,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Held by a test while it runs: they measure time, so they do not run side by side.
-pub struct Turn(#[allow(dead_code)] MutexGuard<'static, ()>);
+pub struct Turn {
+    _held: MutexGuard<'static, ()>,
+}
 
 /// Begins a test that needs root. `None`: there is no root, the skip was announced, return at once.
 pub fn root_test(name: &str) -> Option<Turn> {
     // A poisoned lock only means that another test failed.
-    let turn = Turn(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner));
+    let turn = Turn {
+        _held: ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner),
+    };
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
         skip(name, "needs root");

@@ -1,5 +1,6 @@
 //! Where records come from: the live kernel. The only part with a clock.
 
+mod convert;
 mod live;
 mod memo;
 pub mod own;

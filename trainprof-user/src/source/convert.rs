@@ -1,0 +1,151 @@
+//! From the probes' wire types to facts: pure, one function for each pair.
+
+use std::collections::BTreeMap;
+
+use trainprof_common::{
+    cell::{OpCell, OpKey, WaitCell, WaitKey},
+    event::WaitEvent,
+    hist::{LATENCY_BUCKETS, SIZE_BUCKETS},
+    thread::{EndedKey, EndedThread, Object, State, ThreadState, WakerKind},
+};
+
+use crate::{
+    event,
+    record::fact::{
+        Counters, HistSum, ObjectFact, OpSum, ThreadEnd, ThreadTotals, WaitFact, WaitSum, WakerFact,
+    },
+    time::KtimeNs,
+};
+
+pub(super) fn totals(tid: u32, state: &ThreadState, at: KtimeNs) -> ThreadTotals {
+    let current = if state.state == State::Run as u32 {
+        at.since(KtimeNs(state.since))
+    } else {
+        0
+    };
+    ThreadTotals {
+        tid,
+        run_ns: state.run_ns + current,
+        preemptions: state.preemptions,
+        preempted_ns: state.preempted_ns,
+    }
+}
+
+pub(super) fn object_fact(object: &Object) -> ObjectFact {
+    ObjectFact {
+        id: object.id,
+        fileset: object.fileset,
+        class: object.class as u8,
+    }
+}
+
+fn waker_fact(kind: u8, tid: u32) -> WakerFact {
+    let named = kind == WakerKind::Thread as u8
+        || kind == WakerKind::Sender as u8
+        || kind == WakerKind::Kernel as u8;
+    WakerFact {
+        kind,
+        tid: if named { tid } else { 0 },
+    }
+}
+
+pub(super) fn wait_fact(wait: &WaitEvent) -> WaitFact {
+    WaitFact {
+        tid: wait.tid,
+        from: KtimeNs(wait.from),
+        wait_ns: wait.woken.saturating_sub(wait.from),
+        runnable_ns: wait.to.saturating_sub(wait.woken),
+        nr: wait.nr,
+        object: object_fact(&wait.object),
+        waker: waker_fact(wait.waker_kind, wait.waker),
+        iowait: wait.iowait != 0,
+    }
+}
+
+pub(super) fn wait_sum(key: &WaitKey, cell: &WaitCell) -> WaitSum {
+    WaitSum {
+        tid: key.tid,
+        nr: key.nr,
+        object: ObjectFact {
+            id: key.object,
+            fileset: key.fileset,
+            class: key.class,
+        },
+        waker: waker_fact(key.waker_kind, key.waker),
+        count: cell.count,
+        wait_ns: cell.wait_ns,
+        runnable_ns: cell.runnable_ns,
+        iowait_ns: cell.iowait_ns,
+        max_ns: cell.max_ns,
+    }
+}
+
+pub(super) fn op_sum(key: &OpKey, cell: &OpCell) -> OpSum {
+    OpSum {
+        tid: key.tid,
+        fileset: key.fileset,
+        dev: key.dev,
+        op: key.op,
+        class: key.class,
+        count: cell.count,
+        errors: cell.errors,
+        bytes: cell.bytes,
+        ns: cell.ns,
+    }
+}
+
+/// Latencies and sizes of each thread on each file system: directories put together.
+pub(super) fn histograms(ops: &[(OpKey, OpCell)]) -> Vec<HistSum> {
+    type Counts = ([u32; LATENCY_BUCKETS], [u32; SIZE_BUCKETS]);
+    let mut sums = BTreeMap::<(u32, u8, u8, u32), Counts>::new();
+    for (key, cell) in ops {
+        let (latency, size) = sums
+            .entry((key.tid, key.op, key.class, key.dev))
+            .or_insert(([0; LATENCY_BUCKETS], [0; SIZE_BUCKETS]));
+        latency
+            .iter_mut()
+            .zip(&cell.latency)
+            .for_each(|(a, b)| *a += b);
+        size.iter_mut().zip(&cell.size).for_each(|(a, b)| *a += b);
+    }
+    let filled = |counts: &[u32]| {
+        counts
+            .iter()
+            .enumerate()
+            .filter(|(_, n)| **n > 0)
+            .map(|(bucket, n)| (bucket as u8, *n))
+            .collect()
+    };
+    sums.into_iter()
+        .map(|((tid, op, class, dev), (latency, size))| HistSum {
+            tid,
+            dev,
+            op,
+            class,
+            latency: filled(&latency),
+            size: filled(&size),
+        })
+        .collect()
+}
+
+pub(super) fn thread_end(key: &EndedKey, ended: &EndedThread) -> ThreadEnd {
+    ThreadEnd {
+        at: KtimeNs(key.at),
+        pid: ended.tgid,
+        tid: key.tid,
+        followed_since: KtimeNs(ended.followed_since),
+        totals: ThreadTotals {
+            tid: key.tid,
+            run_ns: ended.run_ns,
+            preemptions: ended.preemptions,
+            preempted_ns: ended.preempted_ns,
+        },
+        counters: Counters {
+            minor_faults: ended.counters.min_flt,
+            major_faults: ended.counters.maj_flt,
+            storage_read_bytes: ended.counters.read_bytes,
+            storage_write_bytes: ended.counters.write_bytes,
+        },
+        name: event::name(&ended.comm),
+    }
+}
