@@ -25,6 +25,9 @@ use crate::{
 /// Waits that are listed for one thread.
 const WAITS_SHOWN: usize = 12;
 
+/// Run time of the probes that was counted for less than this (ns) says too little: a job works in bursts.
+const MIN_COUNTED_NS: u64 = 100_000_000;
+
 /// Builds the report.
 pub fn report(session: &Session, shown: Shown) -> Report {
     let roles = roles(session);
@@ -376,6 +379,7 @@ fn cost(session: &Session) -> Cost {
     let cost = session.cost;
     Cost {
         slowdown_estimate_pct: cost
+            .filter(|c| c.counted_ns >= MIN_COUNTED_NS)
             .and_then(|c| Some((c.bpf_ns?, c.host_busy_ns.filter(|busy| *busy > 0)?)))
             .map(|(bpf, busy)| round(bpf as f64 / busy as f64 * 100.0, 3)),
         bpf_ns: cost.and_then(|c| c.bpf_ns),
