@@ -90,3 +90,30 @@ pub fn wait_until_gone(before: &Held) {
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
+
+/// Waits until every probe on a mapped library of a process is in place: its code has changed and stays as it is.
+pub fn wait_for_traps(pid: i32, library: &str) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let clean = std::fs::read(crate::gpu::fake(library)).expect("the library");
+    let traps = || {
+        let text = crate::gpu::text_of(pid, library);
+        let page = text.len().min(64);
+        let at = clean
+            .windows(page)
+            .position(|window| window == &text[..page])
+            .expect("the code begins as the file's does");
+        text.iter()
+            .zip(&clean[at..])
+            .filter(|(a, b)| a != b)
+            .count()
+    };
+    let mut last = (traps(), std::time::Instant::now());
+    while last.0 == 0 || last.1.elapsed() < std::time::Duration::from_millis(1_500) {
+        assert!(std::time::Instant::now() < until, "no probe in {library}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let now = traps();
+        if now != last.0 {
+            last = (now, std::time::Instant::now());
+        }
+    }
+}

@@ -7,9 +7,11 @@
 //! needs PyTorch), `CI=true` (a lack is a failure, not a skip).
 
 pub mod bpf;
+pub mod cgroup;
 pub mod check;
 pub mod env;
 pub mod fixture;
+pub mod gpu;
 pub mod observe;
 pub mod product;
 pub mod report;

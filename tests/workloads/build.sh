@@ -4,12 +4,28 @@
 set -eu
 here=$(dirname "$0")
 mkdir -p "$1"
+
+build() { # build SOURCE TARGET OPTION...
+    source="$here/$1.c"
+    result="$out/$2"
+    shift 2
+    if [ "$result" -nt "$source" ] && [ "$result" -nt "$here/wl.h" ] && [ "$result" -nt "$0" ]; then
+        return
+    fi
+    ${CC:-cc} -O1 -Wall -Wextra -Wno-unused-parameter -pthread -o "$result.new" "$source" "$@"
+    mv "$result.new" "$result"
+}
+
+out=$1
 for source in "$here"/*.c; do
     name=$(basename "$source" .c)
-    if [ "$1/$name" -nt "$source" ] && [ "$1/$name" -nt "$here/wl.h" ]; then
-        continue
-    fi
-    ${CC:-cc} -O1 -Wall -Wextra -Wno-unused-parameter -static -pthread -o "$1/$name.new" "$source"
-    mv "$1/$name.new" "$1/$name"
+    case $name in
+    pyspend) build "$name" "$name.so" -shared -fPIC ;;
+    *) build "$name" "$name" -static ;;
+    esac
 done
-cp "$here"/*.py "$1/"
+# The same with the shared C library, which distributions strip.
+build spender spender-shared
+cp "$here"/*.py "$out/"
+sh "$here/gpu/build.sh" "$out/gpu"
+cp "$here"/gpu/*.py "$out/gpu/"

@@ -10,6 +10,9 @@ pub enum Kind {
     Fork = 2,
     Exec = 3,
     Exit = 4,
+    Touch = 5,
+    Sample = 6,
+    GpuCall = 7,
 }
 
 /// One interval off the CPU that lasted at least the collector's threshold.
@@ -29,8 +32,11 @@ pub struct WaitEvent {
     pub nr: i16,
     pub waker_kind: u8,
     pub iowait: u8,
+    /// Thread that had the CPU just before; 0: it was idle.
+    pub ran_before: u32,
+    pub pad: u32,
 }
-crate::wire!(WaitEvent, 64);
+crate::wire!(WaitEvent, 72);
 
 /// A followed thread made another thread or process, which is followed from now on.
 #[derive(Clone, Copy, Debug)]
@@ -72,3 +78,52 @@ pub struct ExitEvent {
     pub pad: u32,
 }
 crate::wire!(ExitEvent, 24);
+
+/// A call on a descriptor, or one that maps memory, has succeeded, in a process whose calls are noted.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct TouchEvent {
+    pub kind: u32,
+    pub tid: u32,
+    /// Kernel time of its return.
+    pub at: u64,
+    pub object: Object,
+    pub bytes: u64,
+    /// [`crate::op::Op`] number.
+    pub op: u32,
+    /// Calls of the thread that were not noted since the last one that was.
+    pub skipped: u32,
+}
+crate::wire!(TouchEvent, 56);
+
+/// What a followed thread was doing when this CPU's sampling clock fired.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct SampleEvent {
+    pub kind: u32,
+    pub tid: u32,
+    pub at: u64,
+    /// Address of the instruction in user mode; 0 in the kernel.
+    pub ip: u64,
+    pub tgid: u32,
+    /// System call, or a `NR_*` number of [`crate::thread`]: `NR_PREEMPTED` in user mode.
+    pub nr: i16,
+    pub pad: u16,
+}
+crate::wire!(SampleEvent, 32);
+
+/// One call into the GPU's runtime, from its beginning to its return (or to the end of its thread).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct GpuCallEvent {
+    pub kind: u32,
+    pub tid: u32,
+    pub from: u64,
+    pub ns: u64,
+    pub bytes: u64,
+    /// [`crate::gpu::Function::number`].
+    pub function: u32,
+    /// [`crate::gpu::Function::kind`].
+    pub what: u32,
+}
+crate::wire!(GpuCallEvent, 40);

@@ -9,11 +9,13 @@ pub mod arch;
 pub mod cell;
 pub mod event;
 pub mod fileset;
+pub mod gpu;
 pub mod hist;
 pub mod loss;
 pub mod offsets;
 pub mod op;
 pub mod thread;
+pub mod touch;
 
 /// Implemented by types that may be copied to and from the kernel byte by byte.
 ///

@@ -26,11 +26,17 @@ pub enum Loss {
     EndedFull = 9,
     /// The table of io_uring requests in flight was full.
     UringFull = 10,
+    /// The table of threads whose calls are noted was full: a call was not noted.
+    TouchesFull = 11,
+    /// The table of GPU calls under way was full.
+    GpuCallsFull = 12,
+    /// Answers of the GPU's driver were not taken in time. Counted in user space.
+    GpuAnswers = 13,
 }
 
 impl Loss {
     /// Every reason, by its number.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::RingFull,
         Self::ThreadsFull,
         Self::OpCellsFull,
@@ -42,6 +48,9 @@ impl Loss {
         Self::UnresolvedFd,
         Self::EndedFull,
         Self::UringFull,
+        Self::TouchesFull,
+        Self::GpuCallsFull,
+        Self::GpuAnswers,
     ];
     /// How many reasons there are.
     pub const COUNT: usize = Self::ALL.len();
@@ -60,6 +69,9 @@ impl Loss {
             Self::UnresolvedFd => "unresolved-descriptor",
             Self::EndedFull => "ended-full",
             Self::UringFull => "io-uring-full",
+            Self::TouchesFull => "touches-full",
+            Self::GpuCallsFull => "gpu-calls-full",
+            Self::GpuAnswers => "gpu-answers",
         }
     }
 }

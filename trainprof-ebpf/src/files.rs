@@ -16,7 +16,7 @@ use crate::{
     follow::thread,
     kernel::{current_ids, current_task, member, offset, syscall_arg, syscall_nr},
     maps::SYSCALLS,
-    object,
+    object, touch,
 };
 
 const AT_EMPTY_PATH: u64 = 0x1000;
@@ -143,9 +143,10 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
         // SAFETY: a typed argument. A descriptor that close() gave back is gone: class `Unknown`.
         state.op_object = unsafe { target(state, &info, regs) };
     }
+    // SAFETY: clock helper.
+    let now = unsafe { bpf_ktime_get_ns() };
     let ns = if matched {
-        // SAFETY: clock helper.
-        unsafe { bpf_ktime_get_ns() }.saturating_sub(entered)
+        now.saturating_sub(entered)
     } else {
         0
     };
@@ -156,6 +157,7 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
             &info,
             regs,
             result,
+            now,
             Done {
                 tid,
                 op: 0,
@@ -179,6 +181,7 @@ unsafe fn finish(
     info: &SyscallInfo,
     regs: *const c_void,
     result: i64,
+    now: u64,
     mut done: Done,
 ) {
     let mut on = state.op_object;
@@ -216,10 +219,12 @@ unsafe fn finish(
             emit::lost(Loss::UnresolvedFd);
         }
         account::operation(&done, &on);
+        touch::note(state.tgid, &done, &on, now);
         if info.op == COPY && info.fd2 != NO_ARG {
             let onto = object::resolve(state, syscall_arg(regs, info.fd2));
             done.op = COPY_OUT;
             account::operation(&done, &onto);
+            touch::note(state.tgid, &done, &onto, now);
         }
     }
 }

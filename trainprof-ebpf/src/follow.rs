@@ -14,9 +14,10 @@ use trainprof_common::{
 };
 
 use crate::{
-    emit,
+    emit, gpu,
     kernel::{current_ids, member, offset, peek},
     maps::{ENDED, SCRATCH_THREAD, THREADS},
+    touch,
 };
 
 /// Error of an insertion over an entry that is there (errno(3)), as the helper gives it.
@@ -213,6 +214,8 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
         emit::lost(Loss::EndedFull);
     }
     let _ = THREADS.remove(tid);
+    touch::forget(tid);
+    gpu::ended(tid, now);
     emit::event(&ExitEvent {
         kind: Kind::Exit as u32,
         tid,

@@ -32,13 +32,20 @@ fn exit(level: usize) -> u32 {
     0
 }
 
+/// How many handlers this CPU is inside of: of hardware interrupts, and of softirqs.
+#[inline(always)]
+pub fn depth() -> (u32, u32) {
+    match IRQ_DEPTH.get(0) {
+        Some(depth) => (depth[HARD], depth[SOFT]),
+        None => (0, 0),
+    }
+}
+
 /// Whether this CPU is inside a hardware interrupt's handler, and inside a softirq.
 #[inline(always)]
 pub fn context() -> (bool, bool) {
-    match IRQ_DEPTH.get(0) {
-        Some(depth) => (depth[HARD] > 0, depth[SOFT] > 0),
-        None => (false, false),
-    }
+    let (hard, soft) = depth();
+    (hard > 0, soft > 0)
 }
 
 macro_rules! handler {

@@ -11,11 +11,14 @@ mod emit;
 mod files;
 mod fileset;
 mod follow;
+mod gpu;
 mod irq;
 mod kernel;
 mod maps;
 mod object;
+mod sample;
 mod sched;
+mod touch;
 mod uring;
 
 #[cfg(not(test))]

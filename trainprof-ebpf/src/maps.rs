@@ -8,10 +8,12 @@ use aya_ebpf::{
 use trainprof_common::{
     cell::{OpCell, OpKey, WaitCell, WaitKey},
     fileset::{FilesetInfo, FilesetKey, FilesetRef},
+    gpu::{Call, MAX_FUNCTIONS},
     loss::Loss,
     offsets::BLOCK_BYTES,
     op::{MAX_SYSCALLS, SyscallInfo},
     thread::{Described, EndedKey, EndedThread, ThreadState},
+    touch::{self, TouchState},
 };
 
 /// Followed threads by thread id (of the initial pid namespace). Its size is set at load.
@@ -48,6 +50,21 @@ pub static FILESET_INFO: HashMap<u32, FilesetInfo> =
 #[map]
 pub static URING: HashMap<u64, UringRequest> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
 
+/// 1 for processes whose calls are noted one by one, by the lower bits of their id: what others with the
+/// same bits do is noted too, which harms nobody.
+#[map]
+pub static TOUCHED: Array<u8> = Array::with_max_entries(touch::TOUCHED as u32, 0);
+/// What was noted of the threads of such processes.
+#[map]
+pub static TOUCHES: HashMap<u32, TouchState> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+
+/// GPU calls under way, by thread id.
+#[map]
+pub static GPU_CALLS: HashMap<u32, Call> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+/// Calls so far, by [`trainprof_common::gpu::Function::number`]: calls inside others too.
+#[map]
+pub static GPU_COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(MAX_FUNCTIONS as u32, 0);
+
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
@@ -57,7 +74,7 @@ pub static SYSCALLS: Array<SyscallInfo> = Array::with_max_entries(MAX_SYSCALLS a
 
 /// Control words, written by user space: see [`Control`].
 #[map]
-pub static CONTROL: Array<u64> = Array::with_max_entries(4, 0);
+pub static CONTROL: Array<u64> = Array::with_max_entries(8, 0);
 
 /// Lost facts by [`Loss`].
 #[map]
@@ -109,6 +126,10 @@ impl Control {
     pub const EPOCH: u32 = 0;
     /// Waits of at least so many nanoseconds are sent as single events.
     pub const EVENT_MIN_NS: u32 = 1;
+    /// Calls of one thread on the same object are noted again only after so many nanoseconds.
+    pub const TOUCH_GAP_NS: u32 = 2;
+    /// Calls of one thread are noted once in so many nanoseconds on average.
+    pub const TOUCH_SPACING_NS: u32 = 3;
 }
 
 /// Reads a control word.

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Flags of `task_struct` (include/linux/sched.h).
-const PF_IO_WORKER: u32 = 0x10;
+pub const PF_IO_WORKER: u32 = 0x10;
 const PF_KTHREAD: u32 = 0x0020_0000;
 
 /// A wake-up may be seen on another CPU before its wait is: how much earlier still belongs to the wait.
@@ -66,7 +66,7 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
             now = unsafe { bpf_ktime_get_ns() };
         }
         // SAFETY: as above.
-        unsafe { switched_in(&mut *state, next, next_tid, now) };
+        unsafe { switched_in(&mut *state, next, next_tid, prev_tid, now) };
     }
     0
 }
@@ -86,7 +86,7 @@ unsafe fn switched_out(
     if state.state != State::Run as u32 {
         // The kernel did not show that it was switched in. What it accounts as CPU time came last.
         match ran {
-            Some(ran) => came_back(state, tid, now.saturating_sub(ran)),
+            Some(ran) => came_back(state, tid, 0, now.saturating_sub(ran)),
             None => emit::lost(Loss::UnmatchedSwitch),
         }
     }
@@ -215,7 +215,13 @@ unsafe fn exec_since_seen(state: &mut ThreadState, task: *const c_void) -> Optio
 /// # Safety
 /// `task` is a typed pointer to the task that `state` describes.
 #[inline(always)]
-unsafe fn switched_in(state: &mut ThreadState, task: *const c_void, tid: u32, now: u64) {
+unsafe fn switched_in(
+    state: &mut ThreadState,
+    task: *const c_void,
+    tid: u32,
+    ran_before: u32,
+    now: u64,
+) {
     if state.state == State::Run as u32 {
         // The kernel did not show that it was switched out: it ran first, and what then kept it away is not known.
         // SAFETY: as promised by the caller.
@@ -230,12 +236,12 @@ unsafe fn switched_in(state: &mut ThreadState, task: *const c_void, tid: u32, no
             None => emit::lost(Loss::UnmatchedSwitch),
         }
     }
-    came_back(state, tid, now);
+    came_back(state, tid, ran_before, now);
 }
 
 /// The thread is on a CPU since `now`: accounts for the time that it was not.
 #[inline(always)]
-fn came_back(state: &mut ThreadState, tid: u32, now: u64) {
+fn came_back(state: &mut ThreadState, tid: u32, ran_before: u32, now: u64) {
     let now = now.max(state.since);
     let from = state.since;
     let was = state.state;
@@ -257,6 +263,8 @@ fn came_back(state: &mut ThreadState, tid: u32, now: u64) {
         nr: state.nr,
         waker_kind: WakerKind::Unknown as u8,
         iowait: state.iowait,
+        ran_before,
+        pad: 0,
     };
     if was == State::Preempted as u32 {
         interval.woken = from;

@@ -10,7 +10,7 @@ use crate::{
     follow::thread,
     kernel::{current_ids, offset, peek},
     maps::{URING, UringRequest},
-    object,
+    object, touch,
 };
 
 /// Operation codes (include/uapi/linux/io_uring.h).
@@ -84,5 +84,6 @@ pub fn io_uring_complete(ctx: BtfTracePointContext) -> u32 {
         timed: true,
     };
     account::operation(&done, &on);
+    touch::note(tgid, &done, &on, now);
     0
 }

@@ -5,13 +5,15 @@
 
 pub(crate) mod bpf;
 mod facts;
+mod perf;
 mod text;
 
 use caps::Capability;
 use serde::{Deserialize, Serialize};
 
 pub use bpf::BpfCall;
-pub use facts::DoctorFacts;
+pub use facts::{DoctorFacts, nvml_library};
+pub use perf::PerfCall;
 
 use crate::env::host::{HostFacts, KernelVersion};
 use crate::privilege::{Privileges, SETCAP_CURE};
@@ -169,6 +171,7 @@ pub fn checks(facts: &DoctorFacts) -> Vec<Check> {
         bpf_jit(facts),
         unprivileged_bpf(facts),
         perf_events(facts),
+        sampling(facts),
         ptrace(facts),
         pid_namespace(facts),
         cgroups(facts),
@@ -394,6 +397,34 @@ fn perf_events(facts: &DoctorFacts) -> Check {
     }
 }
 
+fn sampling(facts: &DoctorFacts) -> Check {
+    let check = |found: String| {
+        Check::ok(
+            "perf_event_open()",
+            found,
+            "sampling what threads do on the CPU",
+        )
+    };
+    match facts.perf_call {
+        PerfCall::Works => check("works".to_owned()),
+        PerfCall::Refused(errno @ libc::ENOSYS) => check(refused(errno)).but(
+            Status::Warning,
+            "a kernel built with CONFIG_PERF_EVENTS=y, and a seccomp profile that lets perf_event_open() through",
+        ),
+        PerfCall::Refused(errno) if facts.seccomp_mode == Some(2) => {
+            check(format!("{}; a seccomp filter is active", refused(errno))).but(
+                Status::Warning,
+                "a seccomp profile that lets perf_event_open() through \
+                 (docker: --cap-add PERFMON or --security-opt seccomp=unconfined)",
+            )
+        }
+        PerfCall::Refused(errno) => check(refused(errno)).but(
+            Status::Warning,
+            "CAP_PERFMON and sysctl kernel.perf_event_paranoid=2, or sudo trainprof",
+        ),
+    }
+}
+
 fn ptrace(facts: &DoctorFacts) -> Check {
     const NEEDED_FOR: &str = "reading the memory of processes (Python's stacks)";
     let ptrace = facts
@@ -492,6 +523,7 @@ mod tests {
             bpf_call: BpfCall::Works,
             seccomp_mode: Some(0),
             tracefs: None,
+            perf_call: PerfCall::Works,
             perf_event_paranoid: Some(2),
             unprivileged_bpf_disabled: Some(2),
             bpf_jit_enable: Some(1),
@@ -688,6 +720,21 @@ mod tests {
                 "perf_event_paranoid",
                 Warning,
                 "CONFIG_PERF_EVENTS",
+            ),
+            (
+                |f| f.perf_call = PerfCall::Refused(libc::EACCES),
+                "perf_event_open()",
+                Warning,
+                "perf_event_paranoid=2",
+            ),
+            (
+                |f| {
+                    f.perf_call = PerfCall::Refused(libc::EPERM);
+                    f.seccomp_mode = Some(2);
+                },
+                "perf_event_open()",
+                Warning,
+                "seccomp profile",
             ),
             (
                 |f| f.ptrace_scope = Some(3),

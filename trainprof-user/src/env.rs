@@ -6,6 +6,7 @@
 //! A fact that could not be learnt is `None`, never 0 or an empty string. Nothing here knows what is slow.
 
 pub mod cgroup;
+pub mod clock;
 pub mod frameworks;
 pub mod host;
 pub mod mounts;
@@ -67,7 +68,7 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// Reads at most `limit` bytes of a file that other programs may have filled; bytes that are not UTF-8 are
 /// replaced. Procfs gives files a size of 0, so nothing is known of the length beforehand.
-fn read_text(path: &Path, limit: u64) -> Result<String, EnvError> {
+pub(crate) fn read_text(path: &Path, limit: u64) -> Result<String, EnvError> {
     let failed = |source| EnvError::Read {
         path: path.to_owned(),
         source,
@@ -86,6 +87,12 @@ fn read_text(path: &Path, limit: u64) -> Result<String, EnvError> {
 pub(crate) fn read_value(path: impl AsRef<Path>) -> Option<String> {
     let text = read_text(path.as_ref(), 64 << 10).ok()?;
     non_empty(text.trim())
+}
+
+/// What a member of the kernel's structures is called where it is missing, by its name in
+/// [`trainprof_common::offsets::Offsets`].
+pub fn kernel_member(name: &str) -> String {
+    format!("kernel member {name}")
 }
 
 fn non_empty(text: &str) -> Option<String> {

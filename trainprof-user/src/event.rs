@@ -2,7 +2,9 @@
 
 use bytes::Buf;
 use trainprof_common::{
-    event::{ExecEvent, ExitEvent, ForkEvent, Kind, WaitEvent},
+    event::{
+        ExecEvent, ExitEvent, ForkEvent, GpuCallEvent, Kind, SampleEvent, TouchEvent, WaitEvent,
+    },
     thread::Object,
 };
 
@@ -13,6 +15,9 @@ pub enum Event {
     Fork(ForkEvent),
     Exec(ExecEvent),
     Exit(ExitEvent),
+    Touch(TouchEvent),
+    Sample(SampleEvent),
+    GpuCall(GpuCallEvent),
 }
 
 /// Bytes that are no event.
@@ -63,6 +68,8 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
                 nr: b.get_i16_ne(),
                 waker_kind: b.get_u8(),
                 iowait: b.get_u8(),
+                ran_before: b.get_u32_ne(),
+                pad: b.get_u32_ne(),
             }))
         }
         k if k == Kind::Fork as u32 => {
@@ -97,6 +104,42 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
                 at: b.get_u64_ne(),
                 tgid: b.get_u32_ne(),
                 pad: b.get_u32_ne(),
+            }))
+        }
+        k if k == Kind::Touch as u32 => {
+            expect(size_of::<TouchEvent>())?;
+            Ok(Event::Touch(TouchEvent {
+                kind,
+                tid: b.get_u32_ne(),
+                at: b.get_u64_ne(),
+                object: object(b),
+                bytes: b.get_u64_ne(),
+                op: b.get_u32_ne(),
+                skipped: b.get_u32_ne(),
+            }))
+        }
+        k if k == Kind::Sample as u32 => {
+            expect(size_of::<SampleEvent>())?;
+            Ok(Event::Sample(SampleEvent {
+                kind,
+                tid: b.get_u32_ne(),
+                at: b.get_u64_ne(),
+                ip: b.get_u64_ne(),
+                tgid: b.get_u32_ne(),
+                nr: b.get_i16_ne(),
+                pad: b.get_u16_ne(),
+            }))
+        }
+        k if k == Kind::GpuCall as u32 => {
+            expect(size_of::<GpuCallEvent>())?;
+            Ok(Event::GpuCall(GpuCallEvent {
+                kind,
+                tid: b.get_u32_ne(),
+                from: b.get_u64_ne(),
+                ns: b.get_u64_ne(),
+                bytes: b.get_u64_ne(),
+                function: b.get_u32_ne(),
+                what: b.get_u32_ne(),
             }))
         }
         kind => Err(DecodeError::UnknownKind { kind }),
@@ -167,15 +210,56 @@ mod tests {
             nr: -3,
             waker_kind: 2,
             iowait: 1,
+            ran_before: 7,
+            pad: 0,
         };
         let Ok(Event::Wait(got)) = decode(&bytes_of(&wait)) else {
             panic!("a wait")
         };
         assert_eq!(bytes_of(&got), bytes_of(&wait));
+        let touch = TouchEvent {
+            kind: Kind::Touch as u32,
+            tid: 1,
+            at: 2,
+            object: wait.object,
+            bytes: 3,
+            op: 4,
+            skipped: 5,
+        };
+        let Ok(Event::Touch(got)) = decode(&bytes_of(&touch)) else {
+            panic!("a touch")
+        };
+        assert_eq!(bytes_of(&got), bytes_of(&touch));
         let Ok(Event::Exit(got)) = decode(&bytes_of(&exit())) else {
             panic!("an exit")
         };
         assert_eq!(bytes_of(&got), bytes_of(&exit()));
+        let sample = SampleEvent {
+            kind: Kind::Sample as u32,
+            tid: 1,
+            at: 2,
+            ip: 3,
+            tgid: 4,
+            nr: -2,
+            pad: 0,
+        };
+        let Ok(Event::Sample(got)) = decode(&bytes_of(&sample)) else {
+            panic!("a sample")
+        };
+        assert_eq!(bytes_of(&got), bytes_of(&sample));
+        let call = GpuCallEvent {
+            kind: Kind::GpuCall as u32,
+            tid: 1,
+            from: 2,
+            ns: 3,
+            bytes: 4,
+            function: 5,
+            what: 6,
+        };
+        let Ok(Event::GpuCall(got)) = decode(&bytes_of(&call)) else {
+            panic!("a call")
+        };
+        assert_eq!(bytes_of(&got), bytes_of(&call));
     }
 
     #[test]

@@ -5,10 +5,12 @@
 //!
 //! `docs/ARCHITECTURE.md` in the repository tells how it works and why; `docs/JSON.md` describes the report.
 
+pub mod analysis;
 pub mod cmd;
 pub mod doctor;
 pub mod env;
 pub mod event;
+pub mod gpu;
 pub mod kernel;
 pub mod privilege;
 pub mod record;

@@ -173,6 +173,8 @@ pub struct Keep {
     pub attach: bool,
     /// Pass signals on to a command that runs as another user: CAP_KILL.
     pub signal: bool,
+    /// Attach uprobes too: newer kernels (seen on 6.18) ask for CAP_SYS_ADMIN.
+    pub attach_uprobes: bool,
 }
 
 /// What [`drop_unneeded`] did.
@@ -253,6 +255,13 @@ fn needed(
     }
     if keep.attach {
         needed.extend([Capability::CAP_PERFMON, Capability::CAP_BPF]);
+    }
+    if keep.attach_uprobes {
+        needed.extend([
+            Capability::CAP_PERFMON,
+            Capability::CAP_BPF,
+            Capability::CAP_SYS_ADMIN,
+        ]);
     }
     if keep.signal {
         needed.insert(Capability::CAP_KILL);
@@ -371,6 +380,7 @@ mod tests {
         let all = Keep {
             read_processes: true,
             attach: true,
+            attach_uprobes: false,
             signal: true,
         };
         type Row<'a> = (
@@ -379,7 +389,17 @@ mod tests {
             Option<&'a str>,
             &'a [Capability],
         );
-        let cases: [Row<'_>; 7] = [
+        let uprobes = Keep {
+            attach_uprobes: true,
+            ..Keep::default()
+        };
+        let cases: [Row<'_>; 8] = [
+            (
+                uprobes,
+                kernel(6, 18),
+                Some("2"),
+                &[CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN],
+            ),
             (Keep::default(), kernel(6, 1), Some("2"), &[]),
             (Keep::default(), kernel(5, 19), Some("0"), &[]),
             (Keep::default(), kernel(5, 19), Some("2"), &[CAP_BPF]),
@@ -556,6 +576,7 @@ mod tests {
             let dropped = drop_unneeded(Keep {
                 read_processes: true,
                 attach: true,
+                attach_uprobes: true,
                 signal: true,
             })
             .expect("asks for nothing that is gone");

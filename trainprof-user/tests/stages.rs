@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Stages in the order in which data passes them.
-const ORDER: [&str; 11] = [
+const ORDER: [&str; 13] = [
     "time",
     "env",
     "privilege",
@@ -14,15 +14,17 @@ const ORDER: [&str; 11] = [
     "kernel",
     "event",
     "record",
+    "gpu",
     "source",
     "session",
+    "analysis",
     "report",
     "cmd",
 ];
 
 /// Stages that are pure functions of records, and what they may not know.
-const PURE: [&str; 2] = ["session", "report"];
-const IMPURE: [&str; 3] = ["kernel", "source", "privilege"];
+const PURE: [&str; 3] = ["session", "analysis", "report"];
+const IMPURE: [&str; 4] = ["kernel", "gpu", "source", "privilege"];
 
 fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("a folder of sources") {

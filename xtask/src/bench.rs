@@ -3,7 +3,7 @@
 mod job;
 mod loads;
 mod overhead;
-mod stats;
+pub mod stats;
 mod table;
 mod tools;
 

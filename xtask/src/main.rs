@@ -5,6 +5,7 @@ mod cmd;
 mod cpio;
 mod demo;
 mod ebpf;
+mod scenarios;
 mod setup;
 #[path = "../../trainprof-user/build/source_hash.rs"]
 mod source_hash;
@@ -30,6 +31,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Inject one cause after the other into training loops, and see whether trainprof finds it
+    Scenarios(scenarios::Args),
 }
 
 fn main() -> Result<()> {
@@ -39,5 +42,6 @@ fn main() -> Result<()> {
         Task::Test(args) => test::main(&args),
         Task::Demo => demo::main(),
         Task::Bench { args } => bench::run(&args),
+        Task::Scenarios(args) => scenarios::main(&args),
     }
 }

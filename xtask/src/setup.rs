@@ -135,6 +135,17 @@ pub fn for_root_tests() -> Result<()> {
     for_demo()
 }
 
+/// What the fault-injection suite takes.
+pub fn for_scenarios() -> Result<()> {
+    for_demo()?;
+    install(&missing(&[("cc", "gcc"), ("fusermount3", "fuse3")]))?;
+    let python = python().context("no Python with PyTorch")?;
+    if !succeeds(Command::new(python).args(["-c", "import fusepy"])) {
+        install(&["python3-fusepy"])?;
+    }
+    Ok(())
+}
+
 /// What the virtual machines take, their kernels included.
 pub fn for_vms() -> Result<()> {
     install(&missing(VM_PROGRAMS))?;

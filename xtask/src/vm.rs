@@ -380,12 +380,15 @@ fn pack_workloads(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
     }
     let built = root().join("target/workloads");
     run(Command::new("sh").arg(&script).arg(&built))?;
-    for entry in fs::read_dir(&built)?
-        .flatten()
-        .filter(|entry| entry.path().is_file())
-    {
-        let name = format!("workloads/{}", entry.file_name().to_string_lossy());
-        with_libraries(archive, &entry.path(), &name)?;
+    for folder in ["", "gpu/"] {
+        archive.directory(format!("workloads/{folder}").trim_end_matches('/'))?;
+        for entry in fs::read_dir(built.join(folder))?
+            .flatten()
+            .filter(|entry| entry.path().is_file())
+        {
+            let name = format!("workloads/{folder}{}", entry.file_name().to_string_lossy());
+            with_libraries(archive, &entry.path(), &name)?;
+        }
     }
     Ok(())
 }

@@ -7,6 +7,39 @@ use crate::op::{MAX_SYSCALLS, NO_ARG, Op, SyscallInfo, WaitOn};
 pub const REGS_SYSCALL: usize = 120;
 /// Byte offsets of the six arguments of a system call: di, si, dx, r10, r8, r9.
 pub const REGS_ARGS: [usize; 6] = [112, 104, 96, 56, 72, 64];
+/// Byte offset of the instruction's address.
+pub const REGS_IP: usize = 128;
+/// Byte offset of what [`in_user_mode`] judges: the code segment's selector.
+pub const REGS_MODE: usize = 136;
+
+/// Whether registers are those of user mode: the selector's lowest two bits are the privilege level, 0 in the kernel.
+#[inline(always)]
+pub const fn in_user_mode(mode: u64) -> bool {
+    mode & 3 != 0
+}
+
+/// `e_machine` of this architecture's ELF files (elf(5)).
+pub const ELF_MACHINE: u16 = 62;
+/// What compilers align functions to.
+pub const FUNCTION_ALIGN: u64 = 16;
+
+/// Where direct calls and jumps in code at `address` lead, with some that are none: the code is not decoded, every
+/// byte that may begin a `call rel32` or `jmp rel32` counts.
+pub fn branch_targets(code: &[u8], address: u64) -> impl Iterator<Item = u64> + '_ {
+    code.windows(5).enumerate().filter_map(move |(at, bytes)| {
+        let [0xe8 | 0xe9, a, b, c, d] = *bytes else {
+            return None;
+        };
+        let next = address.wrapping_add(at as u64 + 5);
+        Some(next.wrapping_add(i64::from(i32::from_le_bytes([a, b, c, d])) as u64))
+    })
+}
+/// Byte offsets of the first six arguments of a function: di, si, dx, cx, r8, r9.
+pub const REGS_CALL_ARGS: [usize; 6] = [112, 104, 96, 88, 72, 64];
+/// Byte offset of the stack pointer.
+pub const REGS_SP: usize = 152;
+/// How far a function's return moves the stack pointer (0 where the return address is in a register).
+pub const RETURN_ADDRESS_BYTES: usize = 8;
 
 struct Row {
     nr: u16,

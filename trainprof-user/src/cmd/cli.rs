@@ -4,6 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::gpu;
+
 /// Tells, from outside, why a machine-learning training job is not faster.
 #[derive(Debug, Parser)]
 #[command(name = "trainprof", version, max_term_width = 100)]
@@ -54,6 +56,9 @@ pub struct WatchArgs {
     /// Write the report as JSON to this file; `-`: to standard output, in place of the text.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// GPUs: `auto`, `off`, or the path of libnvidia-ml.so.1.
+    #[arg(long, value_name = "GPU", default_value = "auto")]
+    pub gpu: gpu::Choice,
     /// Rows of each table.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Failure, cli::WatchArgs};
+use super::{Failure, cli::WatchArgs, progress::Progress};
 use crate::{
     record::{Record, WriteError, Writer},
     report::{self, Shown},
@@ -17,6 +17,7 @@ use crate::{
 /// Everything that a watch writes to. Files are opened before the watch, while we may still write anywhere.
 pub struct Output {
     pub session: Session,
+    pub progress: Progress,
     recording: Option<Writer>,
     json: Option<JsonTarget>,
     shown: Shown,
@@ -40,6 +41,7 @@ impl Output {
         let json = args.json.as_deref().map(open_json).transpose()?;
         Ok(Self {
             session: Session::default(),
+            progress: Progress::default(),
             recording,
             json,
             shown: Shown { top: args.top },

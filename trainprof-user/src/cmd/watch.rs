@@ -1,6 +1,6 @@
 //! The live loop: when to drain, to count, to show and to stop.
 
-use std::{future::Future, io, time::Duration};
+use std::{collections::BTreeSet, future::Future, io, time::Duration};
 
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -11,13 +11,17 @@ use super::{
     Failure,
     launch::Child,
     output::Output,
-    progress,
     stop::{Event, Signals, terminal_tells_all},
 };
 use crate::{
+    gpu,
     kernel::{GRACE, KernelError, Limits, StatsSwitch},
     privilege::{self, Keep},
     record::fact::StopReason,
+    session::{
+        Session,
+        roles::{Role, roles},
+    },
     source::{Live, SourceError, Watch, scan},
 };
 
@@ -58,17 +62,23 @@ pub struct Begun {
 }
 
 /// Attaches, gives up the privileges that are no longer needed, and says that the watch has begun.
-pub fn begin(pids: &[u32], signals: bool) -> Result<Begun, Failure> {
+pub fn begin(pids: &[u32], signals: bool, gpu: &gpu::Choice) -> Result<Begun, Failure> {
     // Before any probe exists, so that this process never holds one.
     let switch = StatsSwitch::start().ok();
+    let driver = gpu::Driver::start(gpu).map_err(Failure::input)?;
     let watch = Watch {
         targets: pids.to_vec(),
-        limits: Limits::for_this_host(),
+        limits: Limits {
+            gpu_calls: *gpu != gpu::Choice::Off,
+            ..Limits::for_this_host()
+        },
     };
-    let live = Live::attach(&watch).map_err(failure)?;
+    let mut live = Live::attach(&watch).map_err(failure)?;
+    live.set_gpu_driver(driver);
     privilege::drop_unneeded(Keep {
         read_processes: true,
         attach: false,
+        attach_uprobes: false,
         signal: signals,
     })
     .map_err(Failure::host)?;
@@ -158,7 +168,7 @@ pub async fn until_done(
     live.stop(to, reason).map_err(failure)?;
     output.put(&live.take());
     if output.shows_progress() {
-        progress::clear();
+        output.progress.clear();
     }
     Ok(())
 }
@@ -169,10 +179,20 @@ async fn interval(live: &mut Live, output: &mut Output) -> Result<crate::time::K
     live.collect(to).map_err(failure)?;
     output.put(&live.take());
     output.flush();
+    live.set_touched(&trainers(&output.session));
     if output.shows_progress() {
-        progress::show(&output.session, live.processes());
+        output.progress.show(&output.session, live.processes());
     }
     Ok(to)
+}
+
+/// The processes whose calls may tell steps apart.
+fn trainers(session: &Session) -> BTreeSet<u32> {
+    roles(session)
+        .into_iter()
+        .filter(|(_, role)| *role == Role::Trainer)
+        .map(|(pid, _)| pid)
+        .collect()
 }
 
 /// Measures what the probes cost, for a moment.

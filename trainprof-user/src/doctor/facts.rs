@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::bpf::{self, BpfCall};
+use super::perf::{self, PerfCall};
 use crate::env::host::decode_selected;
 use crate::env::mounts::MountTable;
 use crate::env::read_value;
@@ -41,6 +42,8 @@ pub struct DoctorFacts {
     pub seccomp_mode: Option<u32>,
     /// Where tracefs is mounted.
     pub tracefs: Option<String>,
+    /// What became of trying `perf_event_open()`.
+    pub perf_call: PerfCall,
     /// `kernel.perf_event_paranoid`; `None` where the kernel has no perf events.
     pub perf_event_paranoid: Option<i32>,
     /// `kernel.unprivileged_bpf_disabled`.
@@ -78,6 +81,7 @@ impl DoctorFacts {
             bpf_call: bpf::try_call(),
             seccomp_mode: decode_seccomp(&status),
             tracefs: has_mount("tracefs").map(|mount| mount.mount_point.clone()),
+            perf_call: perf::try_call(),
             perf_event_paranoid: number("kernel/perf_event_paranoid"),
             unprivileged_bpf_disabled: number("kernel/unprivileged_bpf_disabled"),
             bpf_jit_enable: number("net/core/bpf_jit_enable"),
@@ -118,8 +122,10 @@ fn decode_seccomp(status: &str) -> Option<u32> {
     mode.trim().parse().ok()
 }
 
-/// The library is looked for as the loader would, without loading it: that would run its initialisers.
-fn nvml_library() -> Option<String> {
+/// NVIDIA's driver library, as `--gpu auto` finds it.
+///
+/// It is looked for as the loader would, without loading it: that would run its initialisers.
+pub fn nvml_library() -> Option<String> {
     let cached = std::fs::read("/etc/ld.so.cache")
         .ok()
         .and_then(|cache| find_in_loader_cache(&cache, "libnvidia-ml.so.1"));

@@ -8,7 +8,7 @@ use super::mounts::MountTable;
 use super::{EnvError, read_text, read_value};
 
 /// Deeper hierarchies are not walked to the end (containers in pods in slices come to about ten levels).
-const MAX_DEPTH: usize = 64;
+pub(crate) const MAX_DEPTH: usize = 64;
 
 /// The control groups of one process.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -163,20 +163,20 @@ struct Limits {
 
 /// One line of `/proc/PID/cgroup`.
 #[derive(Debug, PartialEq)]
-struct Membership {
+pub(crate) struct Membership {
     /// Empty for version 2. A named hierarchy of version 1 is `name=NAME`.
-    controllers: Vec<String>,
-    path: String,
+    pub(crate) controllers: Vec<String>,
+    pub(crate) path: String,
 }
 
 impl Membership {
-    fn is_v2(&self) -> bool {
+    pub(crate) fn is_v2(&self) -> bool {
         self.controllers.is_empty()
     }
 }
 
 /// Lines are `ID:CONTROLLERS:PATH`; only the path may have a colon in it.
-fn decode_memberships(text: &str) -> Vec<Membership> {
+pub(crate) fn decode_memberships(text: &str) -> Vec<Membership> {
     let line = |line: &str| {
         let mut fields = line.splitn(3, ':');
         let _hierarchy: u32 = fields.next()?.parse().ok()?;
@@ -194,7 +194,7 @@ fn decode_memberships(text: &str) -> Vec<Membership> {
 ///
 /// Both the path and the mount's root are relative to our own cgroup namespace (`cgroup_namespaces(7)`). A group
 /// outside it (`/../…`) has no directory here.
-fn locate(membership: &Membership, mounts: &MountTable) -> Option<(PathBuf, PathBuf)> {
+pub(crate) fn locate(membership: &Membership, mounts: &MountTable) -> Option<(PathBuf, PathBuf)> {
     if Path::new(&membership.path)
         .components()
         .any(|part| part.as_os_str() == "..")
@@ -222,18 +222,18 @@ fn locate(membership: &Membership, mounts: &MountTable) -> Option<(PathBuf, Path
 
 /// A limit in bytes. Version 2 prints `max` for none; version 1 prints the largest number of whole pages,
 /// just below 2^63 (`PAGE_COUNTER_MAX`). No machine has 2^60 bytes.
-fn decode_bytes(text: &str) -> Option<u64> {
+pub(crate) fn decode_bytes(text: &str) -> Option<u64> {
     text.parse().ok().filter(|&bytes| bytes < 1 << 60)
 }
 
 /// `QUOTA PERIOD`, with `max` for no quota.
-fn decode_cpu_max(text: &str) -> Option<CpuQuota> {
+pub(crate) fn decode_cpu_max(text: &str) -> Option<CpuQuota> {
     let (quota, period) = text.split_once(' ')?;
     decode_quota(quota, period)
 }
 
 /// A quota of -1 (version 1) or `max` (version 2) is none.
-fn decode_quota(quota_us: &str, period_us: &str) -> Option<CpuQuota> {
+pub(crate) fn decode_quota(quota_us: &str, period_us: &str) -> Option<CpuQuota> {
     let quota_us = quota_us.parse().ok()?;
     let period_us = period_us.trim().parse().ok().filter(|&period| period > 0)?;
     Some(CpuQuota {

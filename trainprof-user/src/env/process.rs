@@ -58,14 +58,13 @@ impl ProcessFacts {
         let status = process.status().map_err(failed)?;
         let link =
             |path: Result<PathBuf, _>| path.ok().map(|path| path.to_string_lossy().into_owned());
-        let cmdline = PathBuf::from(format!("/proc/{pid}/cmdline"));
         let facts = ProcessFacts {
             pid,
             start_time_ticks: stat.starttime,
             ppid: u32::try_from(stat.ppid).unwrap_or(0),
             uid: status.euid,
             comm: stat.comm.clone(),
-            command: decode_command(&read_text(&cmdline, 256 << 10).unwrap_or_default()),
+            command: command(pid),
             exe: link(process.exe()),
             cwd: link(process.cwd()),
             started_unix: procfs::boot_time_secs().ok().map(|boot| {
@@ -85,6 +84,12 @@ impl ProcessFacts {
         }
         Ok(facts)
     }
+}
+
+/// The command line, bounded and masked as [`ProcessFacts::command`]; empty also where it cannot be read.
+pub fn command(pid: u32) -> Vec<String> {
+    let path = PathBuf::from(format!("/proc/{pid}/cmdline"));
+    decode_command(&read_text(&path, 256 << 10).unwrap_or_default())
 }
 
 /// When a process started, in clock ticks since boot: with the pid, its identity.

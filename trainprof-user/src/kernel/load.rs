@@ -10,17 +10,19 @@ use aya::{
 use trainprof_common::{Wire, arch};
 
 use super::{
-    Half, KernelError, Limits, Probes, Skipped,
+    CONTROL_EVENT_MIN_NS, CONTROL_TOUCH_GAP_NS, CONTROL_TOUCH_SPACING_NS, Half, KernelError,
+    Limits, Probes, Skipped,
     btf::{self, KernelTypes},
+    calls::{self, CallProbes},
     map_error,
     plan::{CATALOGUE, Decision, decide, tracepoints},
+    sampling,
     wire::{Packed, Table},
 };
+use crate::env::kernel_member;
 
 /// The probes, built by `cargo xtask ebpf`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TRAINPROF_EBPF_OBJECT"));
-
-const CONTROL_EVENT_MIN_NS: u32 = 1;
 
 impl Probes {
     /// Loads and attaches every probe that this kernel can run. Nothing is followed yet.
@@ -55,11 +57,36 @@ impl Probes {
         // Programs hold on to their maps only once they are loaded: until then nothing may be taken out.
         let mut control =
             Array::try_from(map_mut(&mut ebpf, "CONTROL")?).map_err(map_error("CONTROL"))?;
-        control
-            .set(CONTROL_EVENT_MIN_NS, limits.event_min_ns, 0)
-            .map_err(map_error("CONTROL"))?;
+        for (word, value) in [
+            (CONTROL_EVENT_MIN_NS, limits.event_min_ns),
+            (CONTROL_TOUCH_GAP_NS, limits.touch_gap_ns),
+            (CONTROL_TOUCH_SPACING_NS, limits.touch_spacing_ns),
+        ] {
+            control.set(word, value, 0).map_err(map_error("CONTROL"))?;
+        }
         fill_syscalls(&mut ebpf)?;
-        let attached = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
+        let mut attached = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
+        let sampling_hz = sampling::attach(&mut ebpf, limits.seed)
+            .map_err(|missing| skipped.push(missing))
+            .ok();
+        if sampling_hz.is_some() {
+            attached.push(sampling::PROGRAM);
+        }
+        let calls = limits.gpu_calls.then(|| CallProbes::start(&mut ebpf));
+        let calls = match calls {
+            Some(Ok(calls)) => {
+                attached.extend([calls::ENTRY, calls::RETURN]);
+                Some(calls)
+            }
+            Some(Err(reason)) => {
+                skipped.push(Skipped {
+                    what: "gpu-calls".to_owned(),
+                    reason,
+                });
+                None
+            }
+            None => None,
+        };
         #[cfg(feature = "probe-log")]
         let log = aya_log::EbpfLogger::init(&mut ebpf)
             .inspect_err(|error| tracing::warn!(%error, "the probes have no log: build them with `cargo xtask ebpf --log`"))
@@ -67,6 +94,10 @@ impl Probes {
         Ok(Self {
             #[cfg(feature = "probe-log")]
             log,
+            calls,
+            gpu_calls: table(&mut ebpf, "GPU_CALLS")?,
+            gpu_counts: PerCpuArray::try_from(take(&mut ebpf, "GPU_COUNTS")?)
+                .map_err(map_error("GPU_COUNTS"))?,
             threads: table(&mut ebpf, "THREADS")?,
             halves: [
                 half(&mut ebpf, ["OPS_A", "WAITS_A"])?,
@@ -75,12 +106,14 @@ impl Probes {
             ended: table(&mut ebpf, "ENDED")?,
             filesets: table(&mut ebpf, "FILESET_INFO")?,
             control: Array::try_from(take(&mut ebpf, "CONTROL")?).map_err(map_error("CONTROL"))?,
+            touched: Array::try_from(take(&mut ebpf, "TOUCHED")?).map_err(map_error("TOUCHED"))?,
             losses: PerCpuArray::try_from(take(&mut ebpf, "LOSSES")?)
                 .map_err(map_error("LOSSES"))?,
             ring: RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(map_error("EVENTS"))?,
             ebpf,
             epoch: 0,
             attached,
+            sampling_hz,
             skipped,
         })
     }
@@ -126,7 +159,7 @@ fn missing_members(types: &KernelTypes) -> Vec<Skipped> {
         .missing
         .iter()
         .map(|(offset, structure, member)| Skipped {
-            what: format!("kernel member {offset}"),
+            what: kernel_member(offset),
             reason: format!("this kernel has no {structure}.{member}"),
         })
         .collect()

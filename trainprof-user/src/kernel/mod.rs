@@ -3,9 +3,12 @@
 //! Owns loading, attaching, draining and measuring the probes; knows nothing of jobs, reports or rules.
 
 mod apart;
+pub mod aside;
 pub mod btf;
+mod calls;
 mod load;
 pub mod plan;
+pub mod sampling;
 mod stats;
 mod wire;
 
@@ -19,17 +22,22 @@ use std::{
 use aya::{
     Ebpf,
     maps::{Array, MapData, PerCpuArray, RingBuf},
-    programs::{BtfTracePoint, ProgramError},
+    programs::ProgramError,
 };
 use trainprof_common::{
     cell::{OpCell, OpKey, WaitCell, WaitKey},
     fileset::FilesetInfo,
+    gpu::Call,
     loss::Loss,
     thread::{EndedKey, EndedThread, ThreadState},
+    touch::TOUCHED,
 };
 
-pub use self::stats::StatsSwitch;
 use self::wire::Table;
+pub use self::{
+    calls::{CallProbes, Notice},
+    stats::StatsSwitch,
+};
 
 /// After the aggregates are switched over, programs that still write into the old half are done after
 /// this long: they run with preemption off, for microseconds.
@@ -37,6 +45,9 @@ pub const GRACE: Duration = Duration::from_millis(5);
 
 /// Indices of the probes' control words.
 const CONTROL_EPOCH: u32 = 0;
+const CONTROL_EVENT_MIN_NS: u32 = 1;
+const CONTROL_TOUCH_GAP_NS: u32 = 2;
+const CONTROL_TOUCH_SPACING_NS: u32 = 3;
 
 /// What can go wrong between us and the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +88,14 @@ pub struct Limits {
     pub max_threads: u32,
     /// Waits of at least this many nanoseconds are sent one by one.
     pub event_min_ns: u64,
+    /// Calls of one thread on the same object are noted again only after so many nanoseconds.
+    pub touch_gap_ns: u64,
+    /// Calls of one thread are noted once in so many nanoseconds on average.
+    pub touch_spacing_ns: u64,
+    /// Any number that differs from watch to watch.
+    pub seed: u64,
+    /// Whether calls into the GPU's runtime are watched.
+    pub gpu_calls: bool,
 }
 
 impl Limits {
@@ -85,6 +104,10 @@ impl Limits {
         Self {
             max_threads: 65_536,
             event_min_ns: 50_000,
+            touch_gap_ns: 100_000,
+            touch_spacing_ns: 500_000,
+            seed: u64::from(std::process::id()),
+            gpu_calls: true,
         }
     }
 }
@@ -121,6 +144,10 @@ struct Half {
 /// The loaded and attached probes. Dropping it detaches and removes everything; so does our death, since
 /// nothing is pinned.
 pub struct Probes {
+    /// Probes on calls into the GPU's runtime, which another process attaches. First, so that they go first.
+    pub calls: Option<CallProbes>,
+    gpu_calls: Table<u32, Call>,
+    gpu_counts: PerCpuArray<MapData, u64>,
     /// The probes' own log, in a build for debugging them.
     #[cfg(feature = "probe-log")]
     log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
@@ -130,10 +157,13 @@ pub struct Probes {
     ended: Table<EndedKey, EndedThread>,
     filesets: Table<u32, FilesetInfo>,
     control: Array<MapData, u64>,
+    touched: Array<MapData, u8>,
     losses: PerCpuArray<MapData, u64>,
     ring: RingBuf<MapData>,
     epoch: usize,
     attached: Vec<&'static str>,
+    /// How often each CPU is sampled, Hz; `None`: not at all.
+    pub sampling_hz: Option<u32>,
     /// What is not there, and why.
     pub skipped: Vec<Skipped>,
 }
@@ -159,9 +189,7 @@ impl Probes {
     /// Lets the probes write into the other half of the aggregates. Wait for [`GRACE`] before [`Self::drain`].
     pub fn switch_over(&mut self) -> Result<(), KernelError> {
         let next = 1 - self.epoch;
-        self.control
-            .set(CONTROL_EPOCH, next as u64, 0)
-            .map_err(map_error("CONTROL"))?;
+        self.set_control(CONTROL_EPOCH, next as u64)?;
         self.epoch = next;
         Ok(())
     }
@@ -174,6 +202,30 @@ impl Probes {
             waits: half.waits.drain().map_err(map_error("WAITS"))?,
             ended: self.ended.drain().map_err(map_error("ENDED"))?,
         })
+    }
+
+    /// Sends waits one by one from this length on.
+    pub fn set_event_min_ns(&mut self, ns: u64) -> Result<(), KernelError> {
+        self.set_control(CONTROL_EVENT_MIN_NS, ns)
+    }
+
+    /// Notes calls of one thread once in so many nanoseconds on average.
+    pub fn set_touch_spacing_ns(&mut self, ns: u64) -> Result<(), KernelError> {
+        self.set_control(CONTROL_TOUCH_SPACING_NS, ns)
+    }
+
+    fn set_control(&mut self, word: u32, value: u64) -> Result<(), KernelError> {
+        self.control
+            .set(word, value, 0)
+            .map_err(map_error("CONTROL"))
+    }
+
+    /// Notes calls of a process one by one, or no longer; also those of every other followed process whose
+    /// id has the same [`touch_slot`].
+    pub fn touch(&mut self, pid: u32, on: bool) -> Result<(), KernelError> {
+        self.touched
+            .set(touch_slot(pid), u8::from(on), 0)
+            .map_err(map_error("TOUCHED"))
     }
 
     /// What a file set is.
@@ -209,6 +261,18 @@ impl Probes {
             .collect()
     }
 
+    /// How often a function of the GPU's runtime was entered so far, by its number.
+    pub fn gpu_count(&self, function: u16) -> u64 {
+        self.gpu_counts
+            .get(&u32::from(function), 0)
+            .map_or(0, |per_cpu| per_cpu.iter().sum())
+    }
+
+    /// The calls into the GPU's runtime that are under way, by thread.
+    pub fn gpu_calls_under_way(&self) -> Vec<(u32, Call)> {
+        self.gpu_calls.read().unwrap_or_default()
+    }
+
     /// What the kernel has counted for our programs so far.
     pub fn run_stats(&self) -> RunStats {
         let mut sum = RunStats::default();
@@ -216,7 +280,6 @@ impl Probes {
             let info = self
                 .ebpf
                 .program(name)
-                .and_then(|program| <&BtfTracePoint>::try_from(program).ok())
                 .and_then(|program| program.info().ok());
             if let Some(info) = info {
                 sum.ns += info.run_time().as_nanos() as u64;
@@ -225,6 +288,11 @@ impl Probes {
         }
         sum
     }
+}
+
+/// Where the flag of a process lies that says whether its calls are noted one by one.
+pub fn touch_slot(pid: u32) -> u32 {
+    pid % TOUCHED as u32
 }
 
 fn map_error<E: Into<Box<dyn std::error::Error + Send + Sync>>>(

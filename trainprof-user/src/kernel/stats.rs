@@ -13,6 +13,8 @@ use std::{
 
 use aya::sys::{Stats, enable_stats};
 
+use super::aside::close_all_but;
+
 /// The other process, as we see it.
 pub struct StatsSwitch {
     line: UnixStream,
@@ -28,7 +30,7 @@ impl StatsSwitch {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(ours);
-                close_all_but(&theirs);
+                close_all_but(&mut [theirs.as_raw_fd()]);
                 serve(theirs);
                 // SAFETY: ends the child without running anything of the parent's.
                 unsafe { libc::_exit(0) }
@@ -51,20 +53,6 @@ impl Drop for StatsSwitch {
         let _ = self.line.shutdown(std::net::Shutdown::Both);
         // SAFETY: a child of ours, which ends when the line does.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
-    }
-}
-
-/// Keeps nothing open that belongs to the collector: no recording, no pipe of the launched command.
-fn close_all_but(line: &UnixStream) {
-    let keep = line.as_raw_fd() as u32;
-    // SAFETY: this process uses no other descriptor from here on. Signals of the terminal are the
-    // collector's to answer: we end when the line does.
-    unsafe {
-        libc::syscall(libc::SYS_close_range, 0, keep.wrapping_sub(1), 0);
-        libc::syscall(libc::SYS_close_range, keep + 1, u32::MAX, 0);
-        for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
     }
 }
 

@@ -5,6 +5,13 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use super::{
+    gpu::{GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMetric, GpuProcessFact, GpuSampleFact},
+    pressure::{
+        CgroupMemorySample, HostSample, PressureTotals, ProcessSample, QuotaSample, SocketFact,
+    },
+    touch::{PlaceClass, PlaceFact, SampleFact, SamplingFact, TouchFact},
+};
 use crate::{
     env::{frameworks::FrameworkFacts, host::HostFacts, mounts::MountFacts, process::ProcessFacts},
     time::{Anchor, KtimeNs},
@@ -55,6 +62,31 @@ pub enum Record {
         pid: u32,
         frameworks: FrameworkFacts,
     },
+    Touch(TouchFact),
+    Sampling(SamplingFact),
+    Place(PlaceFact),
+    Sample(SampleFact),
+    GpuDevice(GpuDeviceFact),
+    GpuSample(GpuSampleFact),
+    GpuProcess(GpuProcessFact),
+    /// A function that [`GpuCallFact`]s are calls of.
+    GpuFunction {
+        number: u32,
+        /// File name of the library, without its directory.
+        library: String,
+        name: String,
+    },
+    GpuCall(GpuCallFact),
+    Quota(QuotaSample),
+    CgroupMemory(CgroupMemorySample),
+    Host(HostSample),
+    ProcessMemory(ProcessSample),
+    Socket(SocketFact),
+    /// Arguments of a process outside the job that the job waited for.
+    OutsiderCommand {
+        pid: u32,
+        command: Vec<String>,
+    },
 }
 
 /// The beginning of a watch.
@@ -65,7 +97,8 @@ pub struct Start {
     pub host: HostFacts,
     /// The process ids that were asked for.
     pub targets: Vec<u32>,
-    /// Waits of at least this many nanoseconds are recorded one by one; shorter ones as sums.
+    /// Waits of at least this many nanoseconds are recorded one by one at first, shorter ones as sums; for
+    /// later see [`Interval::event_min_ns`].
     pub event_min_ns: u64,
     /// From the start of attaching until the probes were live, nanoseconds.
     pub attach_ns: u64,
@@ -137,6 +170,8 @@ pub struct WaitFact {
     pub wait_ns: u64,
     /// Nanoseconds from the wake-up until on a CPU.
     pub runnable_ns: u64,
+    /// Thread that had the CPU just before this one came back; 0: none, the CPU was idle.
+    pub ran_before: u32,
     /// System call, or a `NR_*` number of [`trainprof_common::thread`].
     pub nr: i16,
     pub object: ObjectFact,
@@ -161,6 +196,8 @@ pub struct Interval {
     pub undecodable: u64,
     /// Single events that arrived.
     pub events: u64,
+    /// Every wait of at least this many nanoseconds that ended in the interval was recorded one by one.
+    pub event_min_ns: u64,
 }
 
 /// Time of a thread since it is followed, other than its waits.

@@ -2,7 +2,10 @@
 
 pub mod fact;
 pub mod format;
+pub mod gpu;
+pub mod pressure;
 pub mod reader;
+pub mod touch;
 pub mod writer;
 
 pub use fact::Record;

@@ -5,14 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::{loss::Loss, op::Class, thread::WakerKind};
 
 use super::{
-    Shown,
+    Shown, gpu,
     io::{self, round},
     model::{
-        Cost, Coverage, Faults, Gpu, Host, Job, Memory, Missing, ProcessRow, Report, RssBytes,
-        SCHEMA, Shares, Steps, StorageBytes, ThreadTime, Trainer, WaitRow, Waker, Workers,
+        Cost, Coverage, Faults, Host, Job, Memory, Missing, ProcessRow, Report, RssBytes, SCHEMA,
+        Shares, StorageBytes, ThreadTime, Trainer, WaitRow, Waker, Workers,
     },
+    why,
 };
 use crate::{
+    analysis::{
+        Analysis, analyse,
+        walk::{Leaf, What},
+    },
     record::fact::StopReason,
     session::{
         Process, Session, Thread, WaitId, WaitTotal,
@@ -31,6 +36,7 @@ const MIN_COUNTED_NS: u64 = 100_000_000;
 /// Builds the report.
 pub fn report(session: &Session, shown: Shown) -> Report {
     let roles = roles(session);
+    let analysis = analyse(session);
     Report {
         schema: SCHEMA,
         host: host(session),
@@ -42,16 +48,16 @@ pub fn report(session: &Session, shown: Shown) -> Report {
             StopReason::JobEnded => "job-ended",
         }),
         coverage: coverage(session),
-        steps: Steps::default(),
-        trainer: trainer(session, &roles),
-        workers: workers(session, &roles),
+        steps: why::steps(&analysis),
+        trainer: trainer(session, &roles, &analysis),
+        workers: workers(session, &roles, &analysis),
         threads: threads(session, shown.top, &roles),
-        gpu: Gpu::default(),
+        gpu: gpu::gpu(session, &analysis),
         io: io::io(session, shown),
         memory: memory(session),
-        blame: Vec::new(),
-        verdict: None,
-        findings: Vec::new(),
+        blame: why::blame(session, &analysis, shown.top),
+        verdict: why::verdict(&analysis),
+        findings: why::findings(&analysis),
         cost: cost(session),
     }
 }
@@ -68,7 +74,11 @@ fn host(session: &Session) -> Option<Host> {
         virtualisation: host.virtualisation.clone(),
         clocksource: host.clocksource.clone(),
         lockdown: host.lockdown.clone(),
-        gpu_driver: None,
+        gpu_driver: session
+            .gpu
+            .devices
+            .values()
+            .find_map(|device| device.driver.clone()),
         versions: BTreeMap::from([("trainprof", host.trainprof_version.clone())]),
     })
 }
@@ -129,7 +139,7 @@ fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>
             minor: counters().map(|c| c.minor_faults).sum(),
             major: counters().map(|c| c.major_faults).sum(),
         }),
-        storage: seen.then(|| StorageBytes {
+        storage: (seen && storage_is_counted(session)).then(|| StorageBytes {
             read: counters().map(|c| c.storage_read_bytes).sum(),
             written: counters().map(|c| c.storage_write_bytes).sum(),
         }),
@@ -139,6 +149,13 @@ fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>
             max: rss.max,
         }),
     }
+}
+
+/// Kernels without task I/O accounting (CONFIG_TASK_IO_ACCOUNTING) do not count bytes of storage.
+fn storage_is_counted(session: &Session) -> bool {
+    ["task_read_bytes", "task_write_bytes"]
+        .iter()
+        .all(|name| session.has_kernel_member(name))
 }
 
 fn leading_name(session: &Session, process: &Process) -> String {
@@ -174,10 +191,6 @@ fn coverage(session: &Session) -> Coverage {
         lost_by_reason.insert("undecodable", session.undecodable);
     }
     let mut seen = BTreeSet::new();
-    let gpu = (
-        "gpu".to_owned(),
-        "GPU samples are not part of this version".to_owned(),
-    );
     Coverage {
         events: session.facts,
         lost: lost_by_reason.values().sum(),
@@ -185,7 +198,6 @@ fn coverage(session: &Session) -> Coverage {
         missing: session
             .missing
             .iter()
-            .chain(std::iter::once(&gpu))
             .filter(|entry| seen.insert((*entry).clone()))
             .map(|(what, reason)| Missing {
                 what: what.clone(),
@@ -195,7 +207,25 @@ fn coverage(session: &Session) -> Coverage {
     }
 }
 
-fn trainer(session: &Session, roles: &BTreeMap<u32, Role>) -> Option<Trainer> {
+fn trainer(session: &Session, roles: &BTreeMap<u32, Role>, analysis: &Analysis) -> Option<Trainer> {
+    let found = analysis.trainer.as_ref();
+    let pid = found
+        .map(|trainer| trainer.cast.trainer)
+        .or_else(|| first_trainer(session, roles))?;
+    let thread = leading_thread(session, pid)?;
+    let mut share = shares(share(session, thread, roles), Some(&Role::Trainer));
+    if let Some(found) = found {
+        refine(&mut share, found);
+    }
+    Some(Trainer {
+        pid,
+        tid: thread.key.tid,
+        share,
+    })
+}
+
+/// Without anything to walk: the trainer that used most CPU time.
+fn first_trainer(session: &Session, roles: &BTreeMap<u32, Role>) -> Option<u32> {
     let cpu = |pid: &u32| {
         session
             .threads
@@ -204,25 +234,62 @@ fn trainer(session: &Session, roles: &BTreeMap<u32, Role>) -> Option<Trainer> {
             .map(|t| t.run_ns)
             .sum::<u64>()
     };
-    let pid = roles
+    roles
         .iter()
         .filter(|(_, role)| **role == Role::Trainer)
         .map(|(pid, _)| *pid)
-        .max_by_key(cpu)?;
-    let thread = leading_thread(session, pid)?;
-    Some(Trainer {
-        pid,
-        tid: thread.key.tid,
-        share: shares(share(session, thread, roles), Some(&Role::Trainer)),
-    })
+        .max_by_key(cpu)
 }
 
-fn workers(session: &Session, roles: &BTreeMap<u32, Role>) -> Workers {
-    let all: Vec<Share> = roles
+/// What only the walk can tell apart: waits for loader threads among those for own threads, and waits for the
+/// GPU among running and waiting.
+fn refine(share: &mut Shares, found: &crate::analysis::Trainer) {
+    let wall = found.wall.max(1.0);
+    let sum = |of: &dyn Fn(&Leaf) -> bool| -> f64 {
+        found
+            .walked
+            .leaves
+            .iter()
+            .filter(|(leaf, _)| of(leaf))
+            .map(|(_, spent)| spent.ns / wall)
+            .sum()
+    };
+    if !found.cast.loader_threads.is_empty() {
+        let fed = sum(&|leaf: &Leaf| {
+            leaf.next()
+                .is_some_and(|tid| found.cast.loader_threads.contains(&tid))
+        });
+        let moved = fed.min(share.lock_wait);
+        share.data_wait = round(share.data_wait + moved, 6);
+        share.lock_wait = round(share.lock_wait - moved, 6);
+    }
+    if found.gpu_calls {
+        let gpu =
+            sum(&|leaf: &Leaf| matches!(leaf.what, What::GpuCall { .. }) && leaf.hops.is_empty());
+        let waited = gpu.min(share.other_wait);
+        share.other_wait = round(share.other_wait - waited, 6);
+        share.on_cpu = round((share.on_cpu - (gpu - waited)).max(0.0), 6);
+        share.gpu_wait = Some(round(gpu, 6));
+    }
+}
+
+/// Worker processes; in a job without any, the loader threads of its trainer.
+fn workers(session: &Session, roles: &BTreeMap<u32, Role>, analysis: &Analysis) -> Workers {
+    let mut all: Vec<Share> = roles
         .iter()
         .filter(|(_, role)| **role == Role::Worker)
         .filter_map(|(pid, _)| Some(share(session, leading_thread(session, *pid)?, roles)))
         .collect();
+    if all.is_empty()
+        && let Some(trainer) = &analysis.trainer
+    {
+        all = trainer
+            .cast
+            .loader_threads
+            .iter()
+            .filter_map(|tid| Some(share(session, session.thread(*tid)?, roles)))
+            .collect();
+    }
     let mean = |part: fn(&Share) -> f64| all.iter().map(part).sum::<f64>() / all.len() as f64;
     Workers {
         count: all.len(),

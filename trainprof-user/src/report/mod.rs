@@ -2,9 +2,11 @@
 //! seconds.
 
 mod build;
+mod gpu;
 mod io;
 pub mod model;
 mod text;
+mod why;
 
 pub use build::report;
 pub use model::Report;

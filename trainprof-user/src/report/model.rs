@@ -29,9 +29,10 @@ pub struct Report {
     pub gpu: Gpu,
     pub io: Io,
     pub memory: Memory,
-    pub blame: Vec<()>,
-    pub verdict: Option<()>,
-    pub findings: Vec<()>,
+    pub blame: Vec<BlameRow>,
+    /// `null` when nothing could be walked.
+    pub verdict: Option<VerdictRow>,
+    pub findings: Vec<FindingRow>,
     pub cost: Cost,
 }
 
@@ -164,12 +165,60 @@ pub struct Missing {
     pub reason: String,
 }
 
-/// Steps of the training loop: none is found yet, so everything is `null`.
+/// Steps of the training loop; everything is `null` where no clock was found.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Steps {
     pub count: Option<u64>,
-    pub clock: Option<String>,
-    pub time_ms: Option<()>,
+    /// Name of a [`crate::analysis::steps::Clock`].
+    pub clock: Option<&'static str>,
+    /// 0–1: how regular the steps are, and how well a second clock agrees.
+    pub confidence: Option<f64>,
+    pub time_ms: Option<StepTimes>,
+}
+
+/// Lengths of steps, milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct StepTimes {
+    pub mean: f64,
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+/// Time of the step thread that went one way, back along wake-ups.
+#[derive(Clone, Debug, Serialize)]
+pub struct BlameRow {
+    /// From the trainer to the cause.
+    pub path: Vec<String>,
+    /// Name of a cause, or of what could not be blamed: `sleep`, `worker-start`, `not-asked`, `unknown`.
+    pub kind: &'static str,
+    pub seconds: f64,
+    /// Of the trainer's wall time.
+    pub share: f64,
+}
+
+/// What bounds the job.
+#[derive(Clone, Debug, Serialize)]
+pub struct VerdictRow {
+    /// A cause, or `inconclusive`.
+    pub bottleneck: &'static str,
+    pub share: Option<f64>,
+    /// `trainer-wall-time` or `gpu-idle-time`.
+    pub share_of: &'static str,
+    pub speedup_bound: Option<f64>,
+    pub summary: String,
+    pub confidence: f64,
+}
+
+/// One cause, or one thing worth knowing.
+#[derive(Clone, Debug, Serialize)]
+pub struct FindingRow {
+    pub kind: &'static str,
+    pub share: Option<f64>,
+    pub evidence: BTreeMap<&'static str, serde_json::Value>,
+    pub summary: String,
+    pub advice: String,
 }
 
 /// The process that consumes batches; of several the one that used most CPU time.
@@ -234,12 +283,73 @@ pub struct Waker {
     pub name: Option<String>,
 }
 
-/// The GPU: nothing is seen of it yet.
+/// GPUs as the driver's library tells of them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Gpu {
     pub available: bool,
-    pub devices: Vec<()>,
-    pub idle_blame: Vec<()>,
+    pub devices: Vec<GpuDevice>,
+    /// Idle seconds of the devices that the job uses (their mean), by cause.
+    pub idle_blame: Vec<IdleRow>,
+    /// Seconds of `idle_blame` that may belong to another cause: samples say how much of a span was idle, not
+    /// when.
+    pub idle_uncertainty_s: Option<f64>,
+    /// Calls into the GPU's runtime, by function.
+    pub calls: Vec<GpuCallRow>,
+}
+
+/// One GPU, or one slice of one.
+#[derive(Clone, Debug, Serialize)]
+pub struct GpuDevice {
+    pub index: u32,
+    pub mig: Option<u32>,
+    pub uuid: Option<String>,
+    pub name: Option<String>,
+    pub used_by_job: Option<bool>,
+    /// Seconds that samples tell about.
+    pub sampled_s: f64,
+    pub util_mean: Option<f64>,
+    pub idle_s: Option<f64>,
+    pub memory_total_bytes: Option<u64>,
+    pub memory_max_bytes: Option<u64>,
+    pub power_mean_w: Option<f64>,
+    pub sm_clock_mean_mhz: Option<f64>,
+    pub temperature_max_c: Option<f64>,
+    pub sm_activity_mean: Option<f64>,
+    /// Bits of NVML's clock-throttle reasons that were set at any time.
+    pub throttle_reasons: Option<u64>,
+    pub pcie_rx_bytes_per_s: Option<f64>,
+    pub pcie_tx_bytes_per_s: Option<f64>,
+    pub ecc_errors: Option<u64>,
+    pub processes: Vec<GpuProcess>,
+}
+
+/// A process on a GPU.
+#[derive(Clone, Debug, Serialize)]
+pub struct GpuProcess {
+    pub pid: u32,
+    pub name: Option<String>,
+    pub in_job: bool,
+    pub memory_max_bytes: Option<u64>,
+    pub util_mean: Option<f64>,
+}
+
+/// Idle time by cause.
+#[derive(Clone, Debug, Serialize)]
+pub struct IdleRow {
+    pub kind: &'static str,
+    pub seconds: f64,
+    /// Of the idle time.
+    pub share: f64,
+}
+
+/// Calls of one function.
+#[derive(Clone, Debug, Serialize)]
+pub struct GpuCallRow {
+    pub function: String,
+    pub library: String,
+    pub count: u64,
+    pub seconds: f64,
+    pub bytes: u64,
 }
 
 /// Files, and descriptors that are none.

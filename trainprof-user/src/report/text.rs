@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::model::{ProcessRow, Report, Shares};
+use super::model::{FindingRow, ProcessRow, Report, Shares};
 
 /// Columns that every line fits into.
 const WIDTH: usize = 100;
@@ -18,12 +18,70 @@ pub fn to_text(report: &Report, top: usize) -> String {
 }
 
 fn render(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
+    verdict(out, report)?;
     headline(out, report)?;
     processes(out, report, top)?;
     waits(out, report)?;
     files(out, report, top)?;
     memory(out, report)?;
     footer(out, report)
+}
+
+/// The verdict in one or two sentences, and what to do about it.
+fn verdict(out: &mut String, report: &Report) -> std::fmt::Result {
+    let Some(verdict) = &report.verdict else {
+        return Ok(());
+    };
+    wrapped(out, "→ ", &verdict.summary)?;
+    let (named, others): (Vec<&FindingRow>, Vec<&FindingRow>) = report
+        .findings
+        .iter()
+        .partition(|finding| finding.kind == verdict.bottleneck);
+    for finding in named {
+        wrapped(out, "  do: ", &finding.advice)?;
+    }
+    for finding in others.iter().filter(|finding| finding.kind != "compute") {
+        let share = finding
+            .share
+            .map_or_else(String::new, |share| format!(" ({})", percent(share)));
+        let text = format!("{}{share}: {}", finding.kind, finding.summary);
+        wrapped(out, "  also: ", &text)?;
+    }
+    write!(out, "  confidence {}", percent(verdict.confidence))?;
+    if let (Some(count), Some(clock), Some(times)) = (
+        report.steps.count,
+        report.steps.clock,
+        &report.steps.time_ms,
+    ) {
+        write!(
+            out,
+            "; {count} steps seen by {clock}: p50 {:.1} ms, p95 {:.1}, p99 {:.1}",
+            times.p50, times.p95, times.p99
+        )?;
+    }
+    writeln!(out, "\n")
+}
+
+/// Text in lines that fit, the first one after `mark`, the others below it.
+fn wrapped(out: &mut String, mark: &str, text: &str) -> std::fmt::Result {
+    let indent = mark.chars().count();
+    let mut line = mark.to_owned();
+    let mut filled = indent;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if filled > indent && filled + 1 + length > WIDTH {
+            writeln!(out, "{line}")?;
+            line = " ".repeat(indent);
+            filled = indent;
+        }
+        if filled > indent {
+            line.push(' ');
+            filled += 1;
+        }
+        line.push_str(word);
+        filled += length;
+    }
+    writeln!(out, "{line}")
 }
 
 fn headline(out: &mut String, report: &Report) -> std::fmt::Result {

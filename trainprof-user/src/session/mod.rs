@@ -2,23 +2,37 @@
 //!
 //! Synchronous, without a clock and without I/O: the same records give the same session, live or replayed.
 
+mod activity;
 pub mod files;
+pub mod gpu;
+pub mod history;
+pub mod host;
 pub mod kind;
 pub mod roles;
 mod threads;
 
 use std::collections::BTreeMap;
 
+use trainprof_common::thread::State;
+
 use crate::{
+    env::kernel_member,
     env::mounts::MountFacts,
     record::{
         Record,
-        fact::{CostSample, FilesetFact, Interval, ProcessSeen, Start, Stop, ThreadSeen},
+        fact::{
+            CostSample, FilesetFact, Interval, OpenThread, PlaceFact, ProcessSeen, Start, Stop,
+            ThreadSeen, ThreadTotals, WaitFact, WakerFact,
+        },
     },
     time::KtimeNs,
 };
 
+pub use activity::Activity;
 pub use files::{FileTotals, Histogram, OpKey, OpTotal};
+pub use gpu::GpuSeen;
+pub use history::{History, Segment};
+pub use host::HostSeen;
 pub use threads::{Thread, ThreadKey, WaitId, WaitTotal};
 
 /// A process of the job: one life of a process id.
@@ -57,6 +71,11 @@ pub struct Session {
     pub mounts: Vec<MountFacts>,
     pub outsiders: BTreeMap<u32, (Option<u32>, Option<String>)>,
     pub files: FileTotals,
+    /// Single facts, for the walk along wake-ups.
+    pub history: History,
+    pub places: BTreeMap<u32, PlaceFact>,
+    pub gpu: GpuSeen,
+    pub host: HostSeen,
     /// Lost facts by [`trainprof_common::loss::Loss`] number.
     pub lost: BTreeMap<u32, u64>,
     pub undecodable: u64,
@@ -94,7 +113,24 @@ impl Session {
                 self.filesets.insert(fact.number, fact.clone());
             }
             // Their time is in the sums of their interval; one by one they are for the walk along wake-ups.
-            Record::Wait(_) => {}
+            Record::Wait(wait) => self.history.wait(*wait),
+            Record::Touch(touch) => self.history.touch(*touch),
+            Record::Sample(sample) => self.history.sample(*sample),
+            Record::GpuCall(call) => self.history.call(call.clone()),
+            Record::Place(place) => {
+                self.places.insert(place.number, place.clone());
+            }
+            Record::Sampling(_) => {}
+            Record::GpuDevice(_)
+            | Record::GpuSample(_)
+            | Record::GpuProcess(_)
+            | Record::GpuFunction { .. } => self.gpu.apply(record),
+            Record::Quota(_)
+            | Record::CgroupMemory(_)
+            | Record::Host(_)
+            | Record::ProcessMemory(_)
+            | Record::Socket(_)
+            | Record::OutsiderCommand { .. } => self.host.apply(record),
             Record::Interval(interval) => self.interval(interval),
             Record::Outsider { tid, pid, name } => {
                 self.outsiders.insert(*tid, (*pid, name.clone()));
@@ -125,6 +161,13 @@ impl Session {
         self.start
             .as_ref()
             .map_or(0.0, |start| self.until.seconds_since(start.at))
+    }
+
+    /// Whether the kernel has this member of its structures, by its name in
+    /// [`trainprof_common::offsets::Offsets`].
+    pub fn has_kernel_member(&self, name: &str) -> bool {
+        let what = kernel_member(name);
+        !self.missing.iter().any(|(missing, _)| *missing == what)
     }
 
     /// The thread that a thread id stands for now.
@@ -199,6 +242,7 @@ impl Session {
         for (reason, count) in &interval.lost {
             *self.lost.entry(*reason).or_default() += count;
         }
+        self.close_history(interval);
         // The ends first: they tell of threads whose beginning was lost.
         for end in &interval.ended {
             if self
@@ -233,7 +277,10 @@ impl Session {
         }
         for op in &interval.ops {
             self.facts += op.count;
-            let pid = self.thread(op.tid).map(|thread| thread.pid);
+            let pid = self.thread_mut(op.tid).map(|thread| {
+                thread.activity.add(op);
+                thread.pid
+            });
             self.files.add(op, pid);
         }
         for hist in &interval.hists {
@@ -241,8 +288,35 @@ impl Session {
         }
     }
 
+    fn close_history(&mut self, interval: &Interval) {
+        let threads = &self.threads;
+        let current = &self.current;
+        self.history.close(interval, |tid| {
+            let thread = threads.get(current.get(&tid)?)?;
+            Some(ThreadTotals {
+                tid,
+                run_ns: thread.run_ns,
+                preemptions: thread.preemptions,
+                preempted_ns: thread.preempted_ns,
+            })
+        });
+    }
+
     fn finish(&mut self, stop: &Stop) {
         self.until = self.until.max(stop.at);
+        let waiting = |open: &&OpenThread| u32::from(open.state) == State::Wait as u32;
+        self.history
+            .unfinished(stop.threads.iter().filter(waiting).map(|open| WaitFact {
+                tid: open.tid,
+                from: open.since,
+                wait_ns: stop.at.since(open.since),
+                runnable_ns: 0,
+                ran_before: 0,
+                nr: open.nr,
+                object: open.object,
+                waker: WakerFact { kind: 0, tid: 0 },
+                iowait: false,
+            }));
         for open in &stop.threads {
             if let Some(thread) = self.thread_mut(open.tid) {
                 thread.set_totals(&open.totals);

@@ -31,24 +31,48 @@ impl Role {
     }
 }
 
-/// A descendant has handed over work when it ended so many of an ancestor's waits.
+/// Hand-overs that show a pattern.
 const MIN_HAND_OVERS: u64 = 3;
+/// A process that uses less than this share of one CPU, and sends nothing to those that it hears from, only
+/// listens to them: a launcher that reads a log.
+const LISTENER: f64 = 0.01;
+/// Of processes that nothing is handed between, the one nearest the root with at least this share of the CPU
+/// time of the busiest one is the trainer.
+const MIN_OF_BUSIEST: f64 = 0.2;
 
 /// The role of every process.
 ///
-/// A worker ends waits of one of its ancestors, on a pipe, a socket, a poll set or a futex, again and again;
-/// that ancestor is a trainer. Without any such pair, the process that used most CPU time is the trainer.
+/// A worker gives to one of its ancestors, which is its trainer: it ends that one's waits on a pipe, a socket, a
+/// poll set or a futex, again and again, or, when the trainer never waits, has its own waits for work ended by
+/// it. Trainers that are not above each other and end each other's waits are ranks. Without any of this, the
+/// process that uses the CPU is the trainer.
 pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
     let mut roles: BTreeMap<u32, Role> = session
         .processes
         .keys()
         .map(|pid| (*pid, Role::Helper))
         .collect();
+    let handed = hand_overs(session);
+    let count = |from: u32, to: u32| handed.get(&(from, to)).copied().unwrap_or(0);
+    let traffic = traffic(session);
+    let sends = |pid: u32| traffic.get(&pid).is_some_and(|t| t.sent > 0);
+    let hears = |pid: u32| traffic.get(&pid).is_some_and(|t| t.received > 0);
     let mut fed = BTreeSet::new();
-    for ((from, to), count) in hand_overs(session) {
-        if count >= MIN_HAND_OVERS && is_ancestor(session, to, from) {
-            roles.insert(from, Role::Worker);
-            fed.insert(to);
+    let pairs: BTreeSet<(u32, u32)> = handed
+        .keys()
+        .flat_map(|(a, b)| [(*a, *b), (*b, *a)])
+        .filter(|(below, above)| is_ancestor(session, *above, *below))
+        .collect();
+    for (below, above) in pairs {
+        let gives = count(below, above) >= MIN_HAND_OVERS;
+        let asked = count(above, below) >= MIN_HAND_OVERS && sends(below) && hears(above);
+        let listens = count(above, below) == 0
+            && !sends(above)
+            && cpu_share(session, above) < LISTENER
+            && cpu_share(session, below) > LISTENER;
+        if (gives || asked) && !listens {
+            roles.insert(below, Role::Worker);
+            fed.insert(above);
         }
     }
     // A worker that is itself fed by its children is still a worker.
@@ -57,12 +81,71 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
             roles.insert(pid, Role::Trainer);
         }
     }
+    let mut ranks = BTreeSet::new();
+    for (a, b) in handed.keys() {
+        let apart = a < b && !is_ancestor(session, *a, *b) && !is_ancestor(session, *b, *a);
+        let both = count(*a, *b) >= MIN_HAND_OVERS && count(*b, *a) >= MIN_HAND_OVERS;
+        let no_workers = roles.get(a) != Some(&Role::Worker) && roles.get(b) != Some(&Role::Worker);
+        if apart && both && no_workers && alike(session, *a, *b) {
+            ranks.extend([*a, *b]);
+        }
+    }
+    for pid in ranks {
+        roles.insert(pid, Role::Trainer);
+    }
     if !roles.values().any(|role| *role == Role::Trainer)
-        && let Some(busiest) = busiest_process(session)
+        && let Some(pid) = computing_process(session)
     {
-        roles.insert(busiest, Role::Trainer);
+        roles.insert(pid, Role::Trainer);
     }
     roles
+}
+
+/// Bytes that a process sent to others and received from them, through pipes and sockets.
+#[derive(Clone, Copy, Default)]
+struct Traffic {
+    sent: u64,
+    received: u64,
+}
+
+fn traffic(session: &Session) -> BTreeMap<u32, Traffic> {
+    let mut out = BTreeMap::<u32, Traffic>::new();
+    for thread in session.threads.values() {
+        let traffic = out.entry(thread.pid).or_default();
+        let activity = &thread.activity;
+        traffic.sent += activity.pipe_write_bytes + activity.socket_write_bytes;
+        traffic.received += activity.pipe_read_bytes + activity.socket_read_bytes;
+    }
+    out
+}
+
+/// CPU time of a process as a share of the watch; more than 1 with several threads.
+fn cpu_share(session: &Session, pid: u32) -> f64 {
+    let run: u64 = session
+        .threads
+        .values()
+        .filter(|thread| thread.pid == pid)
+        .map(|thread| thread.run_ns)
+        .sum();
+    run as f64 / 1e9 / session.duration_s().max(1e-9)
+}
+
+/// Whether two processes do the same job: children of one parent, or the same program.
+fn alike(session: &Session, a: u32, b: u32) -> bool {
+    let (Some(a), Some(b)) = (session.processes.get(&a), session.processes.get(&b)) else {
+        return false;
+    };
+    let program = |process: &super::Process| {
+        process
+            .seen
+            .facts
+            .as_ref()
+            .map(|facts| facts.command.iter().take(2).cloned().collect::<Vec<_>>())
+    };
+    match (program(a), program(b)) {
+        (Some(a), Some(b)) => a == b,
+        _ => a.parent == b.parent,
+    }
 }
 
 /// How many waits of one process another one ended: (from, to) → count.
@@ -99,7 +182,8 @@ pub fn waker_process(session: &Session, kind: u8, tid: u32) -> Option<u32> {
     }
 }
 
-fn is_ancestor(session: &Session, ancestor: u32, pid: u32) -> bool {
+/// Whether one process is above another in the tree.
+pub fn is_ancestor(session: &Session, ancestor: u32, pid: u32) -> bool {
     let mut at = pid;
     for _ in 0..64 {
         let Some(process) = session.processes.get(&at) else {
@@ -113,14 +197,22 @@ fn is_ancestor(session: &Session, ancestor: u32, pid: u32) -> bool {
     false
 }
 
-fn busiest_process(session: &Session) -> Option<u32> {
+/// The process that computes: nearest the root of those that use the CPU much.
+fn computing_process(session: &Session) -> Option<u32> {
     let mut cpu = BTreeMap::<u32, u64>::new();
     for thread in session.threads.values() {
         *cpu.entry(thread.pid).or_default() += thread.run_ns;
     }
-    cpu.into_iter()
-        .max_by_key(|(pid, ns)| (*ns, std::cmp::Reverse(*pid)))
-        .map(|(pid, _)| pid)
+    let most = cpu.values().copied().max()?;
+    let depth = |pid: u32| {
+        cpu.keys()
+            .filter(|other| is_ancestor(session, **other, pid))
+            .count()
+    };
+    cpu.iter()
+        .filter(|(_, ns)| **ns as f64 >= MIN_OF_BUSIEST * most as f64)
+        .min_by_key(|(pid, ns)| (depth(**pid), std::cmp::Reverse(**ns), **pid))
+        .map(|(pid, _)| *pid)
 }
 
 /// The thread that a process's time is told by: its main thread, or, when that did nothing but wait for the

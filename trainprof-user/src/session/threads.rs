@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use trainprof_common::thread::State;
+use trainprof_common::{op::Class, thread::State};
 
-use super::kind::{WaitKind, wait_kind};
+use super::{
+    activity::Activity,
+    kind::{WaitKind, wait_kind},
+};
 use crate::{
-    record::fact::{Counters, ObjectFact, OpenThread, ThreadTotals, WaitSum, WakerFact},
+    record::fact::{Counters, ObjectFact, OpenThread, ThreadTotals, WaitFact, WaitSum, WakerFact},
     time::KtimeNs,
 };
 
@@ -27,6 +30,25 @@ pub struct WaitId {
     pub nr: i16,
     pub object: ObjectFact,
     pub waker: WakerFact,
+}
+
+impl WaitId {
+    /// What a single wait counts as in the sums: files are told apart by their file set alone.
+    pub fn of_single(wait: &WaitFact) -> Self {
+        let in_fileset = matches!(
+            Class::try_from(wait.object.class),
+            Ok(Class::File | Class::Directory | Class::Tmpfs)
+        );
+        let mut object = wait.object;
+        if in_fileset {
+            object.id = 0;
+        }
+        Self {
+            nr: wait.nr,
+            object,
+            waker: wait.waker,
+        }
+    }
 }
 
 /// How often and how long.
@@ -54,6 +76,7 @@ pub struct Thread {
     pub preemptions: u32,
     pub waits: BTreeMap<WaitId, WaitTotal>,
     pub counters: Option<Counters>,
+    pub activity: Activity,
 }
 
 impl Thread {
@@ -68,6 +91,7 @@ impl Thread {
             preemptions: 0,
             waits: BTreeMap::new(),
             counters: None,
+            activity: Activity::default(),
         }
     }
 

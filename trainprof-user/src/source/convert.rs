@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 
 use trainprof_common::{
     cell::{OpCell, OpKey, WaitCell, WaitKey},
-    event::WaitEvent,
+    event::{GpuCallEvent, TouchEvent, WaitEvent},
+    gpu::{Call, CallKind},
     hist::{LATENCY_BUCKETS, SIZE_BUCKETS},
     thread::{EndedKey, EndedThread, Object, State, ThreadState, WakerKind},
 };
 
 use crate::{
     event,
+    record::Record,
     record::fact::{
-        Counters, HistSum, ObjectFact, OpSum, ThreadEnd, ThreadTotals, WaitFact, WaitSum, WakerFact,
+        Counters, GpuCallFact, GpuCallKind, HistSum, ObjectFact, OpSum, ThreadEnd, ThreadTotals,
+        TouchFact, WaitFact, WaitSum, WakerFact,
     },
     time::KtimeNs,
 };
@@ -55,6 +58,7 @@ pub(super) fn wait_fact(wait: &WaitEvent) -> WaitFact {
         from: KtimeNs(wait.from),
         wait_ns: wait.woken.saturating_sub(wait.from),
         runnable_ns: wait.to.saturating_sub(wait.woken),
+        ran_before: wait.ran_before,
         nr: wait.nr,
         object: object_fact(&wait.object),
         waker: waker_fact(wait.waker_kind, wait.waker),
@@ -62,15 +66,30 @@ pub(super) fn wait_fact(wait: &WaitEvent) -> WaitFact {
     }
 }
 
+pub(super) fn touch_fact(touch: &TouchEvent) -> TouchFact {
+    TouchFact {
+        tid: touch.tid,
+        at: KtimeNs(touch.at),
+        op: touch.op as u8,
+        object: object_fact(&touch.object),
+        bytes: touch.bytes,
+        skipped: touch.skipped,
+    }
+}
+
+pub(super) fn wait_object(key: &WaitKey) -> ObjectFact {
+    ObjectFact {
+        id: key.object,
+        fileset: key.fileset,
+        class: key.class,
+    }
+}
+
 pub(super) fn wait_sum(key: &WaitKey, cell: &WaitCell) -> WaitSum {
     WaitSum {
         tid: key.tid,
         nr: key.nr,
-        object: ObjectFact {
-            id: key.object,
-            fileset: key.fileset,
-            class: key.class,
-        },
+        object: wait_object(key),
         waker: waker_fact(key.waker_kind, key.waker),
         count: cell.count,
         wait_ns: cell.wait_ns,
@@ -148,4 +167,38 @@ pub(super) fn thread_end(key: &EndedKey, ended: &EndedThread) -> ThreadEnd {
         },
         name: event::name(&ended.comm),
     }
+}
+
+/// A call into the GPU's runtime; `None` when its kind is none.
+pub(super) fn gpu_call(call: &GpuCallEvent) -> Option<GpuCallFact> {
+    Some(GpuCallFact {
+        tid: call.tid,
+        from: KtimeNs(call.from),
+        ns: call.ns,
+        kind: gpu_call_kind(call.what)?,
+        bytes: call.bytes,
+        function: call.function,
+    })
+}
+
+/// A call that is under way at the end of the watch: as long as it was seen.
+pub(super) fn gpu_call_under_way(tid: u32, call: &Call, at: KtimeNs) -> Option<Record> {
+    Some(Record::GpuCall(GpuCallFact {
+        tid,
+        from: KtimeNs(call.from),
+        ns: at.since(KtimeNs(call.from)),
+        kind: gpu_call_kind(u32::from(call.kind))?,
+        bytes: call.bytes,
+        function: u32::from(call.function),
+    }))
+}
+
+fn gpu_call_kind(number: u32) -> Option<GpuCallKind> {
+    Some(match CallKind::from_number(number)? {
+        CallKind::Synchronise => GpuCallKind::Synchronise,
+        CallKind::Copy => GpuCallKind::Copy,
+        CallKind::CopyAsync => GpuCallKind::CopyAsync,
+        CallKind::Allocate => GpuCallKind::Allocate,
+        CallKind::Free => GpuCallKind::Free,
+    })
 }

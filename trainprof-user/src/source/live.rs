@@ -5,25 +5,35 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     os::fd::BorrowedFd,
+    time::Duration,
 };
 
-use trainprof_common::{loss::Loss, thread::ThreadState};
+use trainprof_common::{loss::Loss, op::Class, thread::ThreadState};
 
 use super::{
-    convert::{histograms, object_fact, op_sum, thread_end, totals, wait_fact, wait_sum},
+    convert::{
+        gpu_call, gpu_call_under_way, histograms, object_fact, op_sum, thread_end, totals,
+        touch_fact, wait_fact, wait_object, wait_sum,
+    },
+    gpu::Gpus,
     memo::Memo,
+    outsiders::{Outsiders, WORTH_NAMING_NS},
     own,
+    places::Places,
+    pressure::Pressure,
     scan::{self, ScanError, TargetError},
+    throttle::{Bounds, Throttle},
 };
 use crate::{
     env::{EnvError, frameworks::FrameworkFacts, host::HostFacts, process::ProcessFacts},
     event::{self, Event},
-    kernel::{Aggregates, KernelError, Limits, Probes, RunStats},
+    gpu,
+    kernel::{Aggregates, KernelError, Limits, Probes, RunStats, touch_slot},
     record::{
         Record,
         fact::{
-            CostSample, Counters, Interval, OpenThread, ProcessSeen, Start, Stop, StopReason,
-            ThreadSeen,
+            CostSample, Counters, Interval, ObjectFact, OpenThread, ProcessSeen, SamplingFact,
+            Start, Stop, StopReason, ThreadSeen,
         },
     },
     time::KtimeNs,
@@ -31,6 +41,17 @@ use crate::{
 
 /// Intervals after which the mapped frameworks are looked at again.
 const FRAMEWORKS_AT: [u32; 3] = [2, 10, 60];
+
+/// So many single events a second of each kind are dealt with at about 1 % of a core.
+const RAISE_ABOVE: u64 = 6_000;
+const LOWER_BELOW: u64 = 1_500;
+/// How far a threshold for single events may rise above its limit at the start.
+const RAISE_AT_MOST: u64 = 32;
+
+/// How long a drain waits for functions that are being looked up: mostly they are there at once.
+const PLACE_PATIENCE: Duration = Duration::from_millis(3);
+/// The same at the end of the watch.
+const LAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Why a watch could not begin or go on.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +78,9 @@ pub struct Watch {
 pub struct Live {
     probes: Probes,
     memo: Memo,
+    outsiders: Outsiders,
+    pressure: Pressure,
+    places: Places,
     out: Vec<Record>,
     /// Process of every live thread that is followed.
     alive: BTreeMap<u32, u32>,
@@ -72,6 +96,12 @@ pub struct Live {
     intervals: u32,
     /// CPU time that the host had used when the watch began.
     host_busy_ns: Option<u64>,
+    /// Threshold for single waits, and spacing of the calls that are noted.
+    waits: Throttle,
+    touches: Throttle,
+    /// [`touch_slot`]s of the processes whose calls are noted.
+    touched: BTreeSet<u32>,
+    gpus: Gpus,
 }
 
 /// Run time of the probes, counted by the kernel in short windows.
@@ -105,6 +135,9 @@ impl Live {
         let mut live = Self {
             probes,
             memo: Memo::default(),
+            outsiders: Outsiders::default(),
+            pressure: Pressure::default(),
+            places: Places::default(),
             out: Vec::new(),
             alive: BTreeMap::new(),
             members: BTreeSet::new(),
@@ -117,7 +150,13 @@ impl Live {
             targets: targets.clone(),
             intervals: 0,
             host_busy_ns: own::host_busy_ns(),
+            waits: throttle(watch.limits.event_min_ns),
+            touches: throttle(watch.limits.touch_spacing_ns),
+            touched: BTreeSet::new(),
+            gpus: Gpus::default(),
         };
+        // One of them is the trainer, most often.
+        live.set_touched(&live.targets.iter().copied().collect());
         live.out.push(Record::Start(Start {
             at,
             anchor: own::anchor(),
@@ -131,6 +170,9 @@ impl Live {
                 what: skipped.what,
                 reason: skipped.reason,
             });
+        }
+        if let Some(hz) = live.probes.sampling_hz {
+            live.out.push(Record::Sampling(SamplingFact { hz }));
         }
         let mut seen = BTreeSet::new();
         for thread in added {
@@ -146,6 +188,8 @@ impl Live {
                 name,
             });
         }
+        live.pressure
+            .poll(own::now(), &live.resident(), &mut live.out);
         Ok(live)
     }
 
@@ -164,6 +208,17 @@ impl Live {
         std::mem::take(&mut self.out)
     }
 
+    /// Notes the calls of these processes one by one from now on, and of no other.
+    pub fn set_touched(&mut self, pids: &BTreeSet<u32>) {
+        let slots: BTreeSet<u32> = pids.iter().map(|pid| touch_slot(*pid)).collect();
+        for slot in self.touched.symmetric_difference(&slots) {
+            if let Err(error) = self.probes.touch(*slot, slots.contains(slot)) {
+                tracing::warn!(%error, "whose calls are noted could not be changed");
+            }
+        }
+        self.touched = slots;
+    }
+
     /// Turns waiting events into records.
     pub fn drain_events(&mut self) {
         let mut events = Vec::new();
@@ -177,21 +232,78 @@ impl Live {
         });
         self.undecodable += bad;
         self.events += events.len() as u64;
+        self.throttle(&events);
+        // Functions are told before calls of them.
+        self.gpus();
         for event in events {
             self.event(event);
         }
+        self.pressure.resolve_sockets(&mut self.out);
+        self.places.settle(PLACE_PATIENCE, &mut self.out);
+    }
+
+    /// Has fewer single events sent when too many arrive.
+    fn throttle(&mut self, events: &[Event]) {
+        let (mut waits, mut touches) = (0, 0);
+        for event in events {
+            match event {
+                Event::Wait(_) => waits += 1,
+                Event::Touch(_) => touches += 1,
+                _ => {}
+            }
+        }
+        let wait_ns = self.waits.arrived(waits);
+        let touch_ns = self.touches.arrived(touches);
+        self.set_thresholds(wait_ns, touch_ns);
+    }
+
+    fn set_thresholds(&mut self, wait_ns: Option<u64>, touch_ns: Option<u64>) {
+        let failed = [
+            wait_ns.map(|ns| self.probes.set_event_min_ns(ns)),
+            touch_ns.map(|ns| self.probes.set_touch_spacing_ns(ns)),
+        ];
+        for error in failed.into_iter().flatten().filter_map(Result::err) {
+            tracing::warn!(%error, "a threshold for single events could not be changed");
+        }
+    }
+
+    /// Listens to this driver too.
+    pub fn set_gpu_driver(&mut self, driver: gpu::Driver) {
+        self.gpus.set_driver(driver);
+    }
+
+    fn gpus(&mut self) {
+        let job: BTreeSet<u32> = self.alive.values().copied().collect();
+        let mut calls = self.probes.calls.take();
+        self.gpus.tick(
+            own::now(),
+            &job,
+            calls.as_mut(),
+            |function| self.probes.gpu_count(function),
+            &mut self.out,
+        );
+        self.probes.calls = calls;
     }
 
     fn event(&mut self, event: Event) {
         match event {
             Event::Wait(wait) => {
                 self.look_up(wait.object.fileset, wait.waker);
+                self.socket(wait.tid, &object_fact(&wait.object));
+                if wait.to.saturating_sub(wait.woken) >= WORTH_NAMING_NS {
+                    self.outsider(wait.ran_before);
+                }
                 self.out.push(Record::Wait(wait_fact(&wait)));
+            }
+            Event::Touch(touch) => {
+                self.look_up(touch.object.fileset, 0);
+                self.out.push(Record::Touch(touch_fact(&touch)));
             }
             Event::Fork(fork) => {
                 let at = KtimeNs(fork.at);
                 let name = event::name(&fork.comm);
                 if fork.child_tid == fork.child_tgid {
+                    self.places.forked(fork.parent_tgid, fork.child_tgid);
                     self.process(
                         at,
                         fork.child_tgid,
@@ -208,6 +320,7 @@ impl Live {
                 });
             }
             Event::Exec(exec) => {
+                self.places.executed(exec.tgid);
                 let at = KtimeNs(exec.at);
                 let name = event::name(&exec.comm);
                 if exec.old_tid != exec.tgid {
@@ -220,8 +333,13 @@ impl Live {
                     old_tid: exec.old_tid,
                     name: name.clone(),
                 });
+                self.gpus.executed(exec.tgid, self.probes.calls.as_ref());
                 self.process(at, exec.tgid, None, Some(name));
             }
+            Event::GpuCall(call) => match gpu_call(&call) {
+                Some(fact) => self.out.push(Record::GpuCall(fact)),
+                None => self.undecodable += 1,
+            },
             Event::Exit(exit) => {
                 self.alive.remove(&exit.tid);
                 self.out.push(Record::Exit {
@@ -230,6 +348,7 @@ impl Live {
                     tid: exit.tid,
                 });
             }
+            Event::Sample(sample) => self.places.add(sample, &mut self.out),
         }
     }
 
@@ -261,20 +380,22 @@ impl Live {
         {
             self.memo.describe(fileset, &info, &mut self.out);
         }
-        if waker != 0 && !self.members.contains(&waker) && self.memo.new_outsider(waker) {
-            let status = fs::read_to_string(format!("/proc/{waker}/status")).unwrap_or_default();
-            let field = |name: &str| {
-                status
-                    .lines()
-                    .find_map(|l| l.strip_prefix(name))
-                    .map(str::trim)
-            };
-            let record = Record::Outsider {
-                tid: waker,
-                pid: field("Tgid:").and_then(|s| s.parse().ok()),
-                name: field("Name:").map(str::to_owned),
-            };
-            self.out.push(record);
+        self.outsider(waker);
+    }
+
+    /// Describes a thread that is not of the job.
+    fn outsider(&mut self, tid: u32) {
+        if !self.members.contains(&tid) {
+            self.outsiders.meet(tid, &mut self.out);
+        }
+    }
+
+    /// Notes a socket that a thread of the job waited on.
+    fn socket(&mut self, tid: u32, object: &ObjectFact) {
+        if object.class == Class::Socket as u8
+            && let Some(pid) = self.alive.get(&tid)
+        {
+            self.pressure.socket(*pid, object.id);
         }
     }
 
@@ -302,7 +423,9 @@ impl Live {
         }
         for (key, _) in &counted.waits {
             self.look_up(key.fileset, key.waker);
+            self.socket(key.tid, &wait_object(key));
         }
+        self.pressure.resolve_sockets(&mut self.out);
         let mut threads = self.probes.threads()?;
         threads.sort_by_key(|(tid, _)| *tid);
         self.reconcile(&threads);
@@ -337,6 +460,7 @@ impl Live {
         }
         self.alive
             .retain(|tid, _| threads.binary_search_by_key(tid, |(tid, _)| *tid).is_ok());
+        self.places.retain(&self.alive.values().copied().collect());
     }
 
     fn interval(
@@ -346,7 +470,7 @@ impl Live {
         threads: &[(u32, ThreadState)],
     ) -> Interval {
         let losses = self.probes.losses();
-        let lost = losses
+        let mut lost: Vec<(u32, u64)> = losses
             .iter()
             .map(|(reason, total)| {
                 let before = self
@@ -359,6 +483,14 @@ impl Live {
             .filter(|(_, n)| *n > 0)
             .collect();
         self.losses = losses;
+        let length = to.since(self.interval_from);
+        let (event_min_ns, wait_ns) = self.waits.interval(length);
+        let (_, touch_ns) = self.touches.interval(length);
+        self.set_thresholds(wait_ns, touch_ns);
+        let dropped = self.gpus.take_dropped();
+        if dropped > 0 {
+            lost.push((Loss::GpuAnswers as u32, dropped));
+        }
         Interval {
             from: self.interval_from,
             to,
@@ -377,6 +509,7 @@ impl Live {
             lost,
             undecodable: std::mem::take(&mut self.undecodable),
             events: std::mem::take(&mut self.events),
+            event_min_ns,
         }
     }
 
@@ -389,21 +522,31 @@ impl Live {
         }
     }
 
+    /// Records how much of each process is resident, and what else is due to be read.
     fn memory(&mut self, at: KtimeNs) {
+        let resident = self.resident();
+        self.out
+            .extend(resident.iter().map(|(pid, rss_bytes)| Record::Memory {
+                at,
+                pid: *pid,
+                rss_bytes: *rss_bytes,
+            }));
+        self.pressure.poll(own::now(), &resident, &mut self.out);
+    }
+
+    /// Resident bytes of each process that is alive (/proc/PID/statm).
+    fn resident(&self) -> BTreeMap<u32, u64> {
         // SAFETY: sysconf has no preconditions.
         let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-        for pid in self.alive.values().copied().collect::<BTreeSet<_>>() {
-            let resident = fs::read_to_string(format!("/proc/{pid}/statm"))
-                .ok()
-                .and_then(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok());
-            if let Some(pages) = resident {
-                self.out.push(Record::Memory {
-                    at,
-                    pid,
-                    rss_bytes: pages * page,
-                });
-            }
-        }
+        let processes: BTreeSet<u32> = self.alive.values().copied().collect();
+        processes
+            .into_iter()
+            .filter_map(|pid| {
+                let line = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+                let pages: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+                Some((pid, pages * page))
+            })
+            .collect()
     }
 
     /// Begins a window in which the kernel counts our probes' run time.
@@ -447,8 +590,16 @@ impl Live {
 
     /// Ends the watch: `at` is the time of the last [`Self::switch_over`], whose aggregates were collected.
     pub fn stop(&mut self, at: KtimeNs, reason: StopReason) -> Result<(), SourceError> {
+        self.places.finish(LAST_PATIENCE, &mut self.out);
+        self.pressure
+            .last(own::now(), &self.resident(), &mut self.out);
         self.cost();
         self.frameworks();
+        for (tid, call) in self.probes.gpu_calls_under_way() {
+            if self.members.contains(&tid) {
+                self.out.extend(gpu_call_under_way(tid, &call, at));
+            }
+        }
         let mut threads = self.probes.threads()?;
         threads.sort_by_key(|(tid, _)| *tid);
         let threads = threads
@@ -462,6 +613,15 @@ impl Live {
         }));
         Ok(())
     }
+}
+
+fn throttle(least: u64) -> Throttle {
+    Throttle::new(Bounds {
+        least,
+        most: least * RAISE_AT_MOST,
+        raise_above: RAISE_ABOVE,
+        lower_below: LOWER_BELOW,
+    })
 }
 
 fn comm(pid: u32, tid: u32) -> Option<String> {

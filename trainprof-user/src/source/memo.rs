@@ -15,12 +15,11 @@ use crate::{
 /// Base of a path that is relative to the working directory (fcntl(2)).
 const AT_FDCWD: i32 = -100;
 
-/// File sets, mounts and outsiders that the recording knows already.
+/// File sets and mounts that the recording knows already.
 #[derive(Default)]
 pub struct Memo {
     filesets: BTreeSet<u32>,
     mounts: BTreeSet<(u32, u32)>,
-    outsiders: BTreeSet<u32>,
     /// Mount tables by mount namespace (inode number of /proc/PID/ns/mnt).
     tables: BTreeMap<String, MountTable>,
     /// Namespace of each process that was looked at.
@@ -50,11 +49,6 @@ impl Memo {
     /// Whether a file set still has to be described; true once for each.
     pub fn new_fileset(&mut self, number: u32) -> bool {
         number != 0 && self.filesets.insert(number)
-    }
-
-    /// Whether a waker outside the job still has to be described; true once for each.
-    pub fn new_outsider(&mut self, tid: u32) -> bool {
-        tid != 0 && self.outsiders.insert(tid)
     }
 
     /// Describes a file set, and its mount when that is new.

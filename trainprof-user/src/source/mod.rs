@@ -1,9 +1,14 @@
 //! Where records come from: the live kernel. The only part with a clock.
 
 mod convert;
+mod gpu;
 mod live;
 mod memo;
+mod outsiders;
 pub mod own;
+mod places;
+mod pressure;
 pub mod scan;
+mod throttle;
 
 pub use live::{Live, SourceError, Watch};

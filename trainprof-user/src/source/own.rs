@@ -1,44 +1,8 @@
-//! Our own clock and our own cost.
+//! Our own cost. The clock is [`crate::env::clock`].
 
 use std::mem::MaybeUninit;
 
-use crate::time::{Anchor, KtimeNs};
-
-fn clock(id: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a valid pointer; both clocks exist on every kernel that we run on.
-    unsafe { libc::clock_gettime(id, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// The kernel time that probes stamp their facts with.
-pub fn now() -> KtimeNs {
-    KtimeNs(clock(libc::CLOCK_MONOTONIC))
-}
-
-/// Ties kernel time to wall-clock time: of several bracketed readings the tightest.
-pub fn anchor() -> Anchor {
-    (0..8)
-        .map(|_| {
-            let before = now().0;
-            let unix_ns = clock(libc::CLOCK_REALTIME);
-            let after = now().0;
-            Anchor {
-                ktime: KtimeNs(before.midpoint(after)),
-                unix_ns,
-                uncertainty_ns: (after - before) / 2,
-            }
-        })
-        .min_by_key(|anchor| anchor.uncertainty_ns)
-        .unwrap_or(Anchor {
-            ktime: now(),
-            unix_ns: 0,
-            uncertainty_ns: u64::MAX,
-        })
-}
+pub use crate::env::clock::{anchor, now, thread_cpu_ns};
 
 /// CPU nanoseconds that this host has spent on anything but idling (/proc/stat, proc(5)), in steps of a tick.
 pub fn host_busy_ns() -> Option<u64> {

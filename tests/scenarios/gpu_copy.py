@@ -1,0 +1,23 @@
+"""Big batches copied to the GPU while it waits."""
+
+from kit.gpu import train
+from kit.job import here
+
+
+def main():
+    job = here()
+    train(job, job.host_ms, job.copy_mb * 1e6 if job.fault else 1e5)
+
+
+def cost(spans):
+    """Time in blocking copies, of the trainer's wall time."""
+    return spans.own("copy")
+
+
+def idle(spans):
+    """The GPU runs nothing during a copy; the work between launches is hidden behind its kernels."""
+    return 1.0
+
+
+if __name__ == "__main__":
+    main()

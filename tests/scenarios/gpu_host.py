@@ -1,0 +1,24 @@
+"""Work of the CPU between launches: the GPU runs dry."""
+
+from kit.gpu import train
+from kit.job import here
+
+
+def main():
+    job = here()
+    train(job, job.host_ms if job.fault else job.host_ms / 20, job.copy_mb * 1e6)
+
+
+def cost(spans):
+    """CPU time up to the last launch, of the trainer's wall time."""
+    return spans.own("launch", part="cpu")
+
+
+def idle(spans):
+    """Each kernel is shorter than the work between two: the GPU idles while the CPU works, and in copies."""
+    here = spans.own("launch", part="cpu")
+    return here / (here + spans.own("copy"))
+
+
+if __name__ == "__main__":
+    main()

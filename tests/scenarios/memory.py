@@ -1,0 +1,32 @@
+"""A model on data in memory that keeps some memory of each step: for ever, or until a cache is full."""
+
+import numpy as np
+
+from kit import log, work
+from kit.job import here
+
+
+def main():
+    job = here()
+    compute = work.Torch(job.compute_ms)
+    kept = []
+    end = log.now()
+    while True:
+        used = log.cpu()
+        compute()
+        if not job.limit or len(kept) < job.limit:
+            kept.append(np.ones(int(job.keep_kb * 256), np.float32))
+        done = log.now()
+        log.put("compute", end, done, log.cpu() - used)
+        log.put("turn", end, done)
+        job.turn_done()
+        end = done
+
+
+def cost(spans):
+    """Growth costs no time: the model's own work bounds the step."""
+    return spans.own("compute", part="cpu")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,4 @@
+"""Uses a CPU."""
+
+while True:
+    sum(range(10_000))

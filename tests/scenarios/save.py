@@ -1,0 +1,42 @@
+"""A model on data in memory that writes its state to disk every few steps."""
+
+import os
+
+import torch
+
+from kit import log, work
+from kit.job import here
+
+
+def main():
+    job = here()
+    compute = work.Torch(job.compute_ms)
+    state = {"weights": torch.rand(int(job.state_mb * 262144))}
+    path = os.path.join(job.data, "last.pt")
+    end, turn = log.now(), 0
+    while True:
+        used = log.cpu()
+        compute()
+        done = log.now()
+        log.put("compute", end, done, log.cpu() - used)
+        turn += 1
+        if job.fault and turn % int(job.every) == 0:
+            with log.span("save"):
+                with open(path + ".new", "wb") as file:
+                    torch.save(state, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(path + ".new", path)
+        done = log.now()
+        log.put("turn", end, done)
+        job.turn_done()
+        end = done
+
+
+def cost(spans):
+    """All of saving: serialising, writing, waiting for the disk, renaming. The step does not go on before."""
+    return spans.own("save")
+
+
+if __name__ == "__main__":
+    main()

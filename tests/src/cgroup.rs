@@ -1,0 +1,150 @@
+//! Control groups for tests, of whichever version the host has for a controller.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A group of one controller, with nobody in it; removed at the end, when its processes are gone.
+pub struct Group {
+    pub dir: PathBuf,
+    /// As `/proc/PID/cgroup` names it.
+    pub path: String,
+    pub version_2: bool,
+}
+
+impl Group {
+    /// Makes a group below the root of the hierarchy that has `controller` (`cpu`, `memory`); mounts
+    /// version 2 where nothing is mounted.
+    pub fn new(controller: &str, name: &str) -> Self {
+        let (top, version_2) = top(controller).unwrap_or_else(|| {
+            mount();
+            top(controller)
+                .unwrap_or_else(|| panic!("no hierarchy of control groups with {controller}"))
+        });
+        if version_2 {
+            write(
+                &top.join("cgroup.subtree_control"),
+                &format!("+{controller}"),
+            );
+        }
+        let name = format!("trainprof-test-{name}-{}", std::process::id());
+        let dir = top.join(&name);
+        fs::create_dir(&dir).expect("make a control group");
+        Self {
+            dir,
+            path: format!("/{name}"),
+            version_2,
+        }
+    }
+
+    /// Lets its processes have so much of each period of CPU time, in microseconds.
+    pub fn set_quota(&self, quota_us: u64, period_us: u64) {
+        if self.version_2 {
+            self.write("cpu.max", &format!("{quota_us} {period_us}"));
+        } else {
+            self.write("cpu.cfs_period_us", &period_us.to_string());
+            self.write("cpu.cfs_quota_us", &quota_us.to_string());
+        }
+    }
+
+    /// Gives its processes nearly all of a CPU that others want too.
+    pub fn set_heaviest(&self) {
+        if self.version_2 {
+            self.write("cpu.weight", "10000");
+        } else {
+            self.write("cpu.shares", "262144");
+        }
+    }
+
+    pub fn set_memory_limit(&self, bytes: u64) {
+        let file = if self.version_2 {
+            "memory.max"
+        } else {
+            "memory.limit_in_bytes"
+        };
+        self.write(file, &bytes.to_string());
+    }
+
+    /// Moves a process into it.
+    pub fn put(&self, pid: i32) {
+        self.write("cgroup.procs", &pid.to_string());
+    }
+
+    pub fn write(&self, file: &str, text: &str) {
+        write(&self.dir.join(file), text);
+    }
+
+    pub fn read(&self, file: &str) -> String {
+        let path = self.dir.join(file);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// The number after a key of `cpu.stat` or `memory.stat`.
+    pub fn stat(&self, file: &str, key: &str) -> u64 {
+        let text = self.read(file);
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        line.and_then(|number| number.trim().parse().ok())
+            .unwrap_or_else(|| panic!("no {key} in {file}: {text}"))
+    }
+
+    /// Nanoseconds that it was throttled since it exists.
+    pub fn throttled_ns(&self) -> u64 {
+        if self.version_2 {
+            self.stat("cpu.stat", "throttled_usec") * 1_000
+        } else {
+            self.stat("cpu.stat", "throttled_time")
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process that was killed a moment ago may still be there.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.dir).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        eprintln!("{} is left behind", self.dir.display());
+    }
+}
+
+/// Where a hierarchy with the controller is mounted, and whether it is version 2.
+fn top(controller: &str) -> Option<(PathBuf, bool)> {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+    mounts.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let (point, fs_type, options) = (fields.get(1)?, fields.get(2)?, fields.get(3)?);
+        let point = PathBuf::from(point);
+        match *fs_type {
+            "cgroup" if options.split(',').any(|o| o == controller) => Some((point, false)),
+            "cgroup2" => {
+                let has = fs::read_to_string(point.join("cgroup.controllers")).ok()?;
+                has.split_whitespace()
+                    .any(|c| c == controller)
+                    .then_some((point, true))
+            }
+            _ => None,
+        }
+    })
+}
+
+fn mount() {
+    let at = Path::new("/sys/fs/cgroup");
+    let status = Command::new("mount")
+        .args(["-t", "cgroup2", "none"])
+        .arg(at)
+        .status();
+    assert!(
+        status.as_ref().is_ok_and(|s| s.success()),
+        "mount cgroup2 on {}: {status:?}",
+        at.display()
+    );
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|error| panic!("{text} > {}: {error}", path.display()));
+}

@@ -1,0 +1,313 @@
+//! What is read from the kernel while watching, against what the workload or the kernel's own files say.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+
+use serde_json::Value;
+use trainprof_tests::cgroup::Group;
+use trainprof_tests::env::root_test;
+use trainprof_tests::report::{f64_at, u64_at};
+use trainprof_tests::{Checks, Finished, Watch, Workload};
+use trainprof_user::record::fact::{
+    CgroupMemorySample, HostSample, ProcessSample, QuotaSample, WaitFact,
+};
+use trainprof_user::record::{Reader, Record};
+
+fn records(of: &Finished) -> Vec<Record> {
+    let mut reader = Reader::open(&of.recording).expect("a recording");
+    reader
+        .records()
+        .collect::<Result<_, _>>()
+        .expect("whole records")
+}
+
+fn pick<T>(records: &[Record], which: impl Fn(&Record) -> Option<T>) -> Vec<T> {
+    records.iter().filter_map(which).collect()
+}
+
+/// Watches a workload from gate to gate.
+fn watched(workload: Workload) -> (Vec<Record>, Value) {
+    let mut workload = workload;
+    let watch = Watch::attach(workload.pid(), &[]);
+    workload.go();
+    workload.wait_done();
+    let ended = watch.stop();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    (records(&ended), workload.finish())
+}
+
+fn press(args: &[&str]) -> Workload {
+    Workload::start("press", args)
+}
+
+fn memory_of(records: &[Record], pid: u32) -> Vec<ProcessSample> {
+    pick(records, |record| match record {
+        Record::ProcessMemory(sample) if sample.pid == pid => Some(*sample),
+        _ => None,
+    })
+}
+
+#[test]
+fn throttling_is_the_groups_own_account() {
+    let Some(_turn) = root_test("throttling_is_the_groups_own_account") else {
+        return;
+    };
+    let group = Group::new("cpu", "quota");
+    // Heavy, so that it is the quota that keeps it off the CPU and not what else runs here.
+    group.set_heaviest();
+    group.set_quota(20_000, 100_000);
+    let mut workload = press(&["burn", "3"]);
+    group.put(workload.pid());
+    let stat = || {
+        [
+            group.stat("cpu.stat", "nr_periods"),
+            group.stat("cpu.stat", "nr_throttled"),
+            group.throttled_ns(),
+        ]
+    };
+    let before = stat();
+    let watch = Watch::attach(workload.pid(), &[]);
+    let attached = stat();
+    workload.go();
+    workload.wait_done();
+    let stopping = stat();
+    let ended = watch.stop();
+    let after = stat();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let records = records(&ended);
+    let samples: Vec<QuotaSample> = pick(&records, |record| match record {
+        Record::Quota(sample) if sample.cgroup == group.path => Some(sample.clone()),
+        _ => None,
+    });
+    let mut checks = Checks::new();
+    checks.that(samples.len() >= 4, || format!("{} samples", samples.len()));
+    let (first, last) = (&samples[0], &samples[samples.len() - 1]);
+    let counted = [
+        last.periods - first.periods,
+        last.throttled_periods - first.throttled_periods,
+        last.throttled_ns - first.throttled_ns,
+    ];
+    // The first sample is from before the line that all probes are live, the last from the very end.
+    for (i, what) in ["periods", "throttled periods", "throttled ns"]
+        .iter()
+        .enumerate()
+    {
+        let (least, most) = (stopping[i] - attached[i], after[i] - before[i]);
+        checks.that((least..=most).contains(&counted[i]), || {
+            format!("{what}: {}, truth {least} to {most}", counted[i])
+        });
+    }
+    checks.that(counted[1] >= 20, || {
+        format!("throttled in {} periods only", counted[1])
+    });
+    checks.that(
+        samples
+            .iter()
+            .all(|s| (s.quota_us, s.period_us) == (20_000, 100_000)),
+        || format!("quota and period: {first:?}"),
+    );
+    hosts_time_adds_up(&mut checks, &records);
+    checks.done();
+}
+
+/// Every CPU is busy, idle or stolen all the time.
+fn hosts_time_adds_up(checks: &mut Checks, records: &[Record]) {
+    let hosts: Vec<HostSample> = pick(records, |record| match record {
+        Record::Host(sample) => Some(*sample),
+        _ => None,
+    });
+    let (first, last) = (hosts[0], hosts[hosts.len() - 1]);
+    let all = |s: &HostSample| s.busy_ns + s.idle_ns + s.steal_ns;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    let seconds = last.at.seconds_since(first.at);
+    checks.that(seconds > 2.5, || format!("host seen for {seconds} s"));
+    let share = (all(&last) - all(&first)) as f64 / 1e9 / (seconds * cpus);
+    checks.that((0.9..1.1).contains(&share), || {
+        format!("{share} of the CPUs' time is accounted for")
+    });
+    checks.that(last.memory_available_bytes.is_some(), || {
+        "no memory available".into()
+    });
+}
+
+#[test]
+fn memory_grows_as_the_job_touches_it() {
+    let Some(_turn) = root_test("memory_grows_as_the_job_touches_it") else {
+        return;
+    };
+    let group = Group::new("memory", "grow");
+    let limit = 512 << 20;
+    group.set_memory_limit(limit);
+    let workload = press(&["grow", "4", "10"]);
+    group.put(workload.pid());
+    let pid = workload.pid() as u32;
+    let (records, truth) = watched(workload);
+    let samples = memory_of(&records, pid);
+    let mut checks = Checks::new();
+    checks.that(samples.len() >= 5, || format!("{} samples", samples.len()));
+    let grown = |last: u64, first: u64| last.saturating_sub(first) as f64;
+    let touched = u64_at(&truth, "/bytes") as f64;
+    // The kernel's counters may be some pages per CPU behind.
+    let slack = 2e6;
+    let mut agree = |what: &str, found: f64| {
+        checks.that((found - touched).abs() < slack, || {
+            format!("{what}: {found} bytes, touched {touched}")
+        });
+    };
+    let (first, last) = (samples[0], samples[samples.len() - 1]);
+    agree("anonymous", grown(last.anon_bytes, first.anon_bytes));
+    let groups: Vec<CgroupMemorySample> = pick(&records, |record| match record {
+        Record::CgroupMemory(sample) if sample.cgroup == group.path => Some(sample.clone()),
+        _ => None,
+    });
+    let ends = (&groups[0], &groups[groups.len() - 1]);
+    let anon = |sample: &CgroupMemorySample| sample.anon_bytes.unwrap_or_default();
+    agree("group's anonymous", grown(anon(ends.1), anon(ends.0)));
+    agree("group", grown(ends.1.usage_bytes, ends.0.usage_bytes));
+    checks.that(ends.1.limit_bytes == Some(limit), || {
+        format!("limit {:?}, truth {limit}", ends.1.limit_bytes)
+    });
+    checks.that(ends.1.oom_kills == Some(0), || {
+        format!("killed {:?} times", ends.1.oom_kills)
+    });
+    // In the middle, where it grows all the time.
+    let (a, b) = (samples[1], samples[samples.len() - 3]);
+    let slope = grown(b.anon_bytes, a.anon_bytes) / b.at.seconds_since(a.at);
+    checks.that((8.5e6..=11.5e6).contains(&slope), || {
+        format!("{slope} bytes a second, truth 10 MB")
+    });
+    checks.that(samples.iter().any(|s| s.pss_bytes > Some(0)), || {
+        "no proportional share".into()
+    });
+    checks.done();
+}
+
+#[test]
+fn descriptors_are_counted() {
+    let Some(_turn) = root_test("descriptors_are_counted") else {
+        return;
+    };
+    let workload = press(&["open", "3", "20"]);
+    let pid = workload.pid() as u32;
+    let (records, truth) = watched(workload);
+    let counts: Vec<u32> = memory_of(&records, pid)
+        .iter()
+        .filter_map(|sample| sample.descriptors)
+        .collect();
+    let mut checks = Checks::new();
+    checks.that(counts.len() >= 2, || format!("{counts:?}"));
+    checks.that(counts.is_sorted(), || format!("{counts:?} fall"));
+    let opened = u64::from(counts[counts.len() - 1] - counts[0]);
+    checks.exact("descriptors", u64_at(&truth, "/files"), opened);
+    checks.done();
+}
+
+/// The command that the recording has of an outsider.
+fn command_of(records: &[Record], process: u32) -> Vec<Vec<String>> {
+    pick(records, |record| match record {
+        Record::OutsiderCommand { pid, command } if *pid == process => Some(command.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_server_on_this_host_is_found_behind_its_socket() {
+    let name = "a_server_on_this_host_is_found_behind_its_socket";
+    let Some(_turn) = root_test(name) else { return };
+    let port = TcpListener::bind("127.0.0.1:0")
+        .and_then(|l| l.local_addr())
+        .expect("a free port")
+        .port();
+    let mut server = press(&["serve", "0", &port.to_string(), "20"]);
+    server.go();
+    let client = press(&["ask", "2", &port.to_string()]);
+    let client_tid = client.pid() as u32;
+    let (records, truth) = watched(client);
+    let mut checks = Checks::new();
+    let waits: Vec<WaitFact> = pick(&records, |record| match record {
+        Record::Wait(wait) if wait.tid == client_tid && wait.waker.tid == server.pid() as u32 => {
+            Some(*wait)
+        }
+        _ => None,
+    });
+    let mut by_socket = BTreeMap::<u64, u64>::new();
+    for wait in &waits {
+        *by_socket.entry(wait.object.id).or_default() += wait.wait_ns + wait.runnable_ns;
+    }
+    let (inode, ns) = by_socket
+        .iter()
+        .max_by_key(|(_, ns)| **ns)
+        .expect("waits that the server ended");
+    checks.near("waited", f64_at(&truth, "/waited_s"), *ns as f64 / 1e9);
+    let sockets = pick(&records, |record| match record {
+        Record::Socket(socket) if socket.inode == *inode => {
+            Some((socket.family.clone(), socket.peer.clone()))
+        }
+        _ => None,
+    });
+    let expected = [("tcp".to_owned(), Some(format!("127.0.0.1:{port}")))];
+    checks.that(sockets == expected, || {
+        format!("{sockets:?}, truth {expected:?}")
+    });
+    let commands = command_of(&records, server.pid() as u32);
+    let arguments = ["-", "serve", "0", &port.to_string(), "20"];
+    checks.that(commands.len() == 1 && commands[0][1..] == arguments, || {
+        format!("{commands:?}, truth {arguments:?}")
+    });
+    checks.done();
+}
+
+#[test]
+fn who_had_the_cpu_is_named() {
+    let Some(_turn) = root_test("who_had_the_cpu_is_named") else {
+        return;
+    };
+    // The two share their CPU with nobody else to speak of.
+    let group = Group::new("cpu", "hog");
+    group.set_heaviest();
+    // Longer than the watch, however slow its beginning.
+    let mut hog = press(&["burn", "60", "0"]);
+    let workload = press(&["burn", "3", "0"]);
+    let tid = workload.pid() as u32;
+    for pid in [hog.pid(), workload.pid()] {
+        group.put(pid);
+    }
+    hog.go();
+    let (records, _) = watched(workload);
+    let (mut by_hog, mut by_all) = (0, 0);
+    for record in &records {
+        if let Record::Wait(wait) = record
+            && wait.tid == tid
+        {
+            by_all += wait.runnable_ns;
+            if wait.ran_before == hog.pid() as u32 {
+                by_hog += wait.runnable_ns;
+            }
+        }
+    }
+    let mut checks = Checks::new();
+    // Two that want one CPU all the time.
+    let share = by_all as f64 / 3e9;
+    checks.that((0.4..0.7).contains(&share), || {
+        format!("runnable for {share} of its time")
+    });
+    checks.that(by_hog * 10 > by_all * 8, || {
+        format!("{by_hog} of {by_all} ns after the hog")
+    });
+    let outsiders = pick(&records, |record| match record {
+        Record::Outsider { tid, pid, name } if *tid == hog.pid() as u32 => {
+            Some((*pid, name.clone()))
+        }
+        _ => None,
+    });
+    checks.that(
+        outsiders == [(Some(hog.pid() as u32), Some("press".to_owned()))],
+        || format!("{outsiders:?}"),
+    );
+    let commands = command_of(&records, hog.pid() as u32);
+    checks.that(
+        commands.len() == 1 && commands[0][1..] == ["-", "burn", "60", "0"],
+        || format!("{commands:?}"),
+    );
+    checks.done();
+}

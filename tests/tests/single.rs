@@ -1,0 +1,179 @@
+//! What is recorded one by one: calls of the trainer at their times, and waits from a threshold on that
+//! gives way when too many arrive.
+
+use std::path::Path;
+
+use serde_json::Value;
+use trainprof_tests::env::root_test;
+use trainprof_tests::report::{f64_at, u64_at};
+use trainprof_tests::workload::os;
+use trainprof_tests::{Checks, Observed, observe};
+use trainprof_user::record::{
+    Reader, Record,
+    fact::{Interval, TouchFact, WaitFact},
+};
+
+/// Numbers of operations and classes in recordings.
+const READ: u8 = 2;
+const MMAP: u8 = 7;
+const MUNMAP: u8 = 14;
+const CLOCK_NANOSLEEP: i16 = 230;
+
+fn records(path: &Path) -> Vec<Record> {
+    let mut reader = Reader::open(path).expect("a recording");
+    let records = reader
+        .records()
+        .collect::<Result<Vec<Record>, _>>()
+        .expect("readable records");
+    assert!(
+        reader.completeness().is_complete(),
+        "the recording is whole"
+    );
+    records
+}
+
+#[test]
+fn calls_of_the_trainer_are_noted_at_their_times() {
+    let Some(_turn) = root_test("calls_of_the_trainer_are_noted_at_their_times") else {
+        return;
+    };
+    let seen = observe("touch", &os(&[&"75"]));
+    let Observed {
+        truth,
+        report,
+        finished,
+        ..
+    } = &seen;
+    let (main, child) = (u64_at(truth, "/pid"), u64_at(truth, "/child"));
+    let touches: Vec<TouchFact> = records(&finished.recording)
+        .into_iter()
+        .filter_map(|record| match record {
+            Record::Touch(touch) => Some(touch),
+            _ => None,
+        })
+        .collect();
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    checks.that(!touches.iter().any(|t| u64::from(t.tid) == child), || {
+        "calls of a process that is no trainer were noted".to_owned()
+    });
+    let of_main: Vec<&TouchFact> = touches
+        .iter()
+        .filter(|t| u64::from(t.tid) == main)
+        .collect();
+    let pipe: Vec<&&TouchFact> = of_main
+        .iter()
+        .filter(|t| t.op == READ && t.object.id == u64_at(truth, "/pipe"))
+        .collect();
+    let reads: &Vec<Value> = truth["reads"].as_array().expect("reads of the truth");
+    checks.exact("reads of the pipe", reads.len() as u64, pipe.len() as u64);
+    for (read, touch) in reads.iter().zip(&pipe) {
+        let (at, bytes) = (u64_at(read, "/at_ns"), u64_at(read, "/bytes"));
+        checks.that(touch.at.0.abs_diff(at) < 1_000_000, || {
+            format!("a read at {at} was noted at {}", touch.at.0)
+        });
+        checks.exact("bytes of a read", bytes, touch.bytes);
+    }
+    for (name, op) in [("mmap", MMAP), ("munmap", MUNMAP)] {
+        let count = of_main.iter().filter(|t| t.op == op).count();
+        checks.exact(name, u64_at(truth, "/maps"), count as u64);
+    }
+    // What was left out is told by number. The bursts were left out but for the first, or nearly.
+    let skipped: u64 = of_main.iter().map(|t| u64::from(t.skipped)).sum();
+    checks.exact(
+        "calls noted and left out",
+        u64_at(truth, "/calls"),
+        of_main.len() as u64 + skipped,
+    );
+    checks.that(skipped > 10 * of_main.len() as u64 / 4, || {
+        format!("{} calls noted, {skipped} left out", of_main.len())
+    });
+    checks.done();
+}
+
+#[test]
+fn single_waits_give_way_to_sums_when_there_are_too_many() {
+    let Some(_turn) = root_test("single_waits_give_way_to_sums_when_there_are_too_many") else {
+        return;
+    };
+    let seen = observe("flurry", &[]);
+    let Observed {
+        truth,
+        report,
+        finished,
+        ..
+    } = &seen;
+    let records = records(&finished.recording);
+    let waits: Vec<&WaitFact> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Wait(wait) => Some(wait),
+            _ => None,
+        })
+        .collect();
+    let intervals: Vec<&Interval> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Interval(interval) => Some(interval),
+            _ => None,
+        })
+        .collect();
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    let slept: u64 = intervals
+        .iter()
+        .flat_map(|interval| &interval.waits)
+        .filter(|sum| sum.nr == CLOCK_NANOSLEEP)
+        .map(|sum| sum.count)
+        .sum();
+    // A sleep of 60 µs that a busy host begins late need not block.
+    let truth_sleeps = u64_at(truth, "/sleeps");
+    // On an emulated machine, whose every instruction is late, that is so for many more of them.
+    let per_s = f64_at(truth, "/per_s");
+    let blocked = if per_s > 14_000.0 { 0.999 } else { 0.97 };
+    checks.that(
+        slept <= truth_sleeps && slept as f64 >= blocked * truth_sleeps as f64,
+        || format!("{slept} sleeps in the sums, truth {truth_sleeps}"),
+    );
+    let highest = intervals.iter().map(|i| i.event_min_ns).max();
+    // An emulated machine may be too slow to make too many.
+    if per_s > 10_000.0 {
+        checks.that(highest >= Some(100_000), || {
+            format!(
+                "{} sleeps a second, and the threshold never rose: {highest:?}",
+                truth["per_s"]
+            )
+        });
+        // About 6 000 a second are let through.
+        let single_per_s = waits.len() as f64 * per_s / truth_sleeps as f64;
+        checks.that(single_per_s < 8_000.0, || {
+            format!("{single_per_s} waits one by one a second of {per_s}")
+        });
+    }
+    checks.that(highest <= Some(1_600_000), || format!("{highest:?}"));
+    let last = intervals.last().map(|i| i.event_min_ns);
+    checks.that(last == Some(50_000), || {
+        format!("after seconds of quiet the threshold is {last:?}")
+    });
+    // Above an interval's threshold single waits are complete: as many as the sums say at the least.
+    for interval in &intervals {
+        let single = |wait: &&&WaitFact| {
+            let end = wait.from.0 + wait.wait_ns + wait.runnable_ns;
+            wait.nr == CLOCK_NANOSLEEP && end >= interval.from.0 && end < interval.to.0
+        };
+        let longest = interval
+            .waits
+            .iter()
+            .filter(|sum| sum.nr == CLOCK_NANOSLEEP)
+            .map(|sum| sum.max_ns)
+            .max()
+            .unwrap_or(0);
+        if longest > interval.event_min_ns {
+            let found = waits.iter().filter(single).map(|w| w.wait_ns).max();
+            checks.that(found >= Some(longest - 1), || {
+                format!("a wait of {longest} ns is not there one by one: {found:?}")
+            });
+        }
+    }
+    checks.done();
+}

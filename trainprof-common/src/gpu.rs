@@ -1,0 +1,98 @@
+//! Calls into the GPU's runtime: what a probe is told of the function that it sits on.
+
+/// Functions that can be told apart in one watch.
+pub const MAX_FUNCTIONS: usize = 256;
+
+/// An argument that there is not.
+pub const NO_ARG: u8 = 0xff;
+
+/// What a function does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CallKind {
+    /// Waits for work on the GPU.
+    Synchronise = 0,
+    /// Copies between host and device and returns when done.
+    Copy = 1,
+    /// Begins a copy.
+    CopyAsync = 2,
+    Allocate = 3,
+    Free = 4,
+}
+
+impl CallKind {
+    /// The kind of a number; `None` for one that is none.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Synchronise),
+            1 => Some(Self::Copy),
+            2 => Some(Self::CopyAsync),
+            3 => Some(Self::Allocate),
+            4 => Some(Self::Free),
+            _ => None,
+        }
+    }
+}
+
+/// What a function is, packed into the number that the kernel hands to the probe at each hit
+/// (`bpf_get_attach_cookie`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Our own number of it, below [`MAX_FUNCTIONS`].
+    pub number: u16,
+    /// [`CallKind`] number.
+    pub kind: u8,
+    /// Which argument, from 0, is its size in bytes, or [`NO_ARG`].
+    pub size: u8,
+    /// Which argument that has to be multiplied with, or [`NO_ARG`].
+    pub times: u8,
+}
+
+impl Function {
+    pub const fn pack(self) -> u64 {
+        self.number as u64
+            | (self.kind as u64) << 16
+            | (self.size as u64) << 24
+            | (self.times as u64) << 32
+    }
+
+    pub const fn unpack(cookie: u64) -> Self {
+        Self {
+            number: cookie as u16,
+            kind: (cookie >> 16) as u8,
+            size: (cookie >> 24) as u8,
+            times: (cookie >> 32) as u8,
+        }
+    }
+}
+
+/// A call under way, by thread.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Call {
+    /// Kernel time of its beginning.
+    pub from: u64,
+    /// Stack pointer at its beginning, where the return address lies.
+    pub sp: u64,
+    pub bytes: u64,
+    pub function: u16,
+    pub kind: u8,
+    pub pad: [u8; 5],
+}
+crate::wire!(Call, 32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_function_comes_back_whole() {
+        let function = Function {
+            number: 0x1234,
+            kind: 5,
+            size: 4,
+            times: NO_ARG,
+        };
+        assert_eq!(Function::unpack(function.pack()), function);
+    }
+}

@@ -1,0 +1,140 @@
+//! Calls into the GPU's runtime: one pair of programs for every function that is probed. Which function was
+//! hit is told by the number that user space attached the pair with.
+//!
+//! A call made inside another one belongs to that one: the thread's outermost call alone is sent. Frames are told
+//! apart by the stack pointer, so a call that never came back (an exception, longjmp) cannot swallow later ones.
+
+use aya_ebpf::{
+    EbpfContext as _,
+    bindings::BPF_ANY,
+    helpers::{bpf_ktime_get_ns, generated::bpf_get_attach_cookie},
+    macros::{uprobe, uretprobe},
+    programs::{ProbeContext, RetProbeContext},
+};
+use trainprof_common::{
+    arch,
+    event::{GpuCallEvent, Kind},
+    gpu::{Call, Function, MAX_FUNCTIONS},
+    loss::Loss,
+};
+
+use crate::{
+    emit,
+    kernel::{current_ids, member},
+    maps::{GPU_CALLS, GPU_COUNTS},
+};
+
+/// The function that was hit.
+#[inline(always)]
+fn function(ctx: *mut core::ffi::c_void) -> Function {
+    // SAFETY: the helper reads the context that the program was given.
+    Function::unpack(unsafe { bpf_get_attach_cookie(ctx) })
+}
+
+/// Argument `n` of the function, 0 for one that there is not. All are read, each by a load of its own: the verifier
+/// takes none at an offset that was computed, which the compiler would otherwise make of this.
+#[inline(always)]
+fn argument(ctx: &ProbeContext, n: u8) -> u64 {
+    let read = |i: usize| -> u64 {
+        // SAFETY: a uprobe's context is the probed thread's registers, and the offset lies inside them.
+        unsafe { member(ctx.as_ptr(), arch::REGS_CALL_ARGS[i] as u32) }
+    };
+    let (a, b, c, d, e, f) = (read(0), read(1), read(2), read(3), read(4), read(5));
+    match n {
+        0 => a,
+        1 => b,
+        2 => c,
+        3 => d,
+        4 => e,
+        5 => f,
+        _ => 0,
+    }
+}
+
+/// A function is entered.
+#[uprobe]
+pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
+    let function = function(ctx.as_ptr());
+    let index = u32::from(function.number);
+    if index < MAX_FUNCTIONS as u32
+        && let Some(count) = GPU_COUNTS.get_ptr_mut(index)
+    {
+        // SAFETY: a per-CPU slot; a probe of the same CPU that ran in between costs a count of the rate, no more.
+        unsafe { *count += 1 };
+    }
+    let (_, tid) = current_ids();
+    // SAFETY: the probe's context is the registers.
+    let sp: u64 = unsafe { member(ctx.as_ptr(), arch::REGS_SP as u32) };
+    // SAFETY: copied out at once; only this thread writes its entry.
+    if let Some(outer) = unsafe { GPU_CALLS.get(tid) }
+        && outer.sp > sp
+    {
+        return 0;
+    }
+    let size = argument(&ctx, function.size);
+    let bytes = if function.times == trainprof_common::gpu::NO_ARG {
+        size
+    } else {
+        size.wrapping_mul(argument(&ctx, function.times))
+    };
+    let call = Call {
+        // SAFETY: clock helper.
+        from: unsafe { bpf_ktime_get_ns() },
+        sp,
+        bytes,
+        function: function.number,
+        kind: function.kind,
+        pad: [0; 5],
+    };
+    if GPU_CALLS.insert(tid, &call, u64::from(BPF_ANY)).is_err() {
+        emit::lost(Loss::GpuCallsFull);
+    }
+    0
+}
+
+/// A function returns.
+#[uretprobe]
+pub fn gpu_call_return(ctx: RetProbeContext) -> u32 {
+    // SAFETY: clock helper.
+    let now = unsafe { bpf_ktime_get_ns() };
+    let (_, tid) = current_ids();
+    // SAFETY: copied out at once; only this thread writes its entry.
+    let Some(call) = (unsafe { GPU_CALLS.get(tid) }).copied() else {
+        return 0;
+    };
+    // SAFETY: the probe's context is the registers.
+    let sp: u64 = unsafe { member(ctx.as_ptr(), arch::REGS_SP as u32) };
+    // Returning took the return address off the stack. A deeper frame is a call inside this one.
+    if sp <= call.sp {
+        return 0;
+    }
+    let _ = GPU_CALLS.remove(tid);
+    // A shallower one is the return of a call that had begun before the outermost one that we know of.
+    if sp == call.sp + arch::RETURN_ADDRESS_BYTES as u64 {
+        send(tid, &call, now);
+    }
+    0
+}
+
+/// A thread has ended: what it was in the middle of ends with it.
+#[inline(always)]
+pub fn ended(tid: u32, now: u64) {
+    // SAFETY: copied out at once; only this thread writes its entry.
+    if let Some(call) = (unsafe { GPU_CALLS.get(tid) }).copied() {
+        let _ = GPU_CALLS.remove(tid);
+        send(tid, &call, now);
+    }
+}
+
+#[inline(always)]
+fn send(tid: u32, call: &Call, to: u64) {
+    emit::event(&GpuCallEvent {
+        kind: Kind::GpuCall as u32,
+        tid,
+        from: call.from,
+        ns: to.saturating_sub(call.from),
+        bytes: call.bytes,
+        function: u32::from(call.function),
+        what: u32::from(call.kind),
+    });
+}

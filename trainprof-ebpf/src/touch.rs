@@ -1,0 +1,132 @@
+//! Calls of chosen processes, noted one by one: what a training loop does again and again in each step.
+
+use aya_ebpf::bindings::BPF_NOEXIST;
+use trainprof_common::{
+    event::{Kind, TouchEvent},
+    loss::Loss,
+    op::{Class, Op},
+    thread::Object,
+    touch::{TOUCH_SLOTS, TOUCHED as PROCESSES, TouchSlot, TouchState},
+};
+
+use crate::{
+    account::Done,
+    emit,
+    maps::{Control, TOUCHED, TOUCHES, control},
+};
+
+/// So many notes may follow each other at once.
+const BURST: u64 = 256;
+
+/// Operations that are noted, by number.
+const NOTED: u32 = bit(Op::Open)
+    | bit(Op::Read)
+    | bit(Op::Write)
+    | bit(Op::Copy)
+    | bit(Op::CopyOut)
+    | bit(Op::Mmap)
+    | bit(Op::Munmap)
+    | bit(Op::UringRead)
+    | bit(Op::UringWrite);
+
+const fn bit(op: Op) -> u32 {
+    1 << op.number()
+}
+
+/// Notes a finished operation when its process is one of the chosen. `at`: kernel time of its return.
+#[inline(always)]
+pub fn note(tgid: u32, done: &Done, object: &Object, at: u64) {
+    if TOUCHED
+        .get(tgid & (PROCESSES as u32 - 1))
+        .is_none_or(|on| *on == 0)
+    {
+        return;
+    }
+    let class = object.class;
+    if done.failed
+        || NOTED >> (done.op & 31) & 1 == 0
+        || class == Class::Unknown as u32
+        || class == Class::Proc as u32
+    {
+        return;
+    }
+    touch(
+        u64::from(done.tid) << 32 | u64::from(done.op) << 8 | u64::from(class),
+        object.id,
+        u64::from(object.dev) << 32 | u64::from(object.fileset),
+        done.bytes,
+        at,
+    );
+}
+
+// A global function: the verifier looks at it once. `who` is thread, operation and class, `whence` device
+// and file set.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn touch(who: u64, id: u64, whence: u64, bytes: u64, at: u64) -> u32 {
+    let tid = (who >> 32) as u32;
+    let (op, class) = ((who >> 8) as u8 as u32, who as u8 as u32);
+    let fileset = whence as u32;
+    let mut state = TOUCHES.get_ptr_mut(tid);
+    if state.is_none() {
+        let _ = TOUCHES.insert(tid, &TouchState::default(), u64::from(BPF_NOEXIST));
+        state = TOUCHES.get_ptr_mut(tid);
+    }
+    let Some(state) = state else {
+        emit::lost(Loss::TouchesFull);
+        return 0;
+    };
+    // SAFETY: written by this thread's own probes; completions of io_uring on another CPU may take an
+    // update away, which at worst notes one call more or less.
+    let state = unsafe { &mut *state };
+    let kind = TouchSlot {
+        at,
+        id: if fileset != 0 { u64::from(fileset) } else { id },
+        op,
+        class,
+    };
+    let mut found = TOUCH_SLOTS;
+    for (n, slot) in state.slots.iter().enumerate() {
+        if slot.at != 0 && slot.id == kind.id && slot.op == op && slot.class == class {
+            found = n;
+        }
+    }
+    let recent = found < TOUCH_SLOTS
+        && at.saturating_sub(state.slots[found & (TOUCH_SLOTS - 1)].at)
+            < control(Control::TOUCH_GAP_NS);
+    let spacing = control(Control::TOUCH_SPACING_NS);
+    if recent || state.spent > at + spacing * BURST {
+        state.skipped = state.skipped.saturating_add(1);
+        return 0;
+    }
+    state.spent = state.spent.max(at) + spacing;
+    if found == TOUCH_SLOTS {
+        found = state.next as usize;
+        state.next = state.next.wrapping_add(1);
+    }
+    state.slots[found & (TOUCH_SLOTS - 1)] = kind;
+    let event = TouchEvent {
+        kind: Kind::Touch as u32,
+        tid,
+        at,
+        object: Object {
+            id,
+            dev: (whence >> 32) as u32,
+            fileset,
+            class,
+            pad: 0,
+        },
+        bytes,
+        op,
+        skipped: state.skipped,
+    };
+    state.skipped = 0;
+    emit::event(&event);
+    0
+}
+
+/// A thread has ended.
+#[inline(always)]
+pub fn forget(tid: u32) {
+    let _ = TOUCHES.remove(tid);
+}

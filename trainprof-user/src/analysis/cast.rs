@@ -1,0 +1,228 @@
+//! Who plays which part, thread by thread: the step thread, those that make batches for it, other ranks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trainprof_common::thread::WakerKind;
+
+use super::{
+    facts::Facts,
+    locks::{Lock, LockId, lock_of},
+    timeline::line,
+};
+use crate::session::{
+    Session,
+    kind::{WaitKind, wait_kind},
+    roles::{Role, is_ancestor, leading_thread, roles},
+};
+
+/// A thread that the step thread starts anew at least this often, for each time that it waits for it, works on
+/// the step thread's behalf: a thread of a parallel region.
+const DRIVEN: f64 = 0.5;
+/// A thread without input of its own makes batches only when the step thread waits for it at least this share
+/// of the time, and this long (ns) on average: the end of a parallel region is waited for in shorter pieces.
+const WAITED_FOR: f64 = 0.1;
+const MIN_WAIT_NS: u64 = 1_000_000;
+/// Hand-overs that show a pattern.
+const MIN_HAND_OVERS: u64 = 3;
+
+/// One trainer and those around it.
+#[derive(Clone, Debug)]
+pub struct Cast {
+    /// The trainer's process.
+    pub trainer: u32,
+    /// The thread that runs the training loop.
+    pub step_tid: u32,
+    /// Worker processes of this trainer.
+    pub workers: BTreeSet<u32>,
+    /// Threads that make batches: those of the workers, and loader threads of the trainer.
+    pub producers: BTreeSet<u32>,
+    /// Loader threads among them: those in the trainer's own process.
+    pub loader_threads: BTreeSet<u32>,
+    /// The other trainers.
+    pub ranks: BTreeSet<u32>,
+    pub roles: BTreeMap<u32, Role>,
+}
+
+impl Cast {
+    /// How many batches can be in the making at once.
+    pub fn parallel(&self) -> usize {
+        if self.workers.is_empty() {
+            self.loader_threads.len()
+        } else {
+            self.workers.len()
+        }
+    }
+}
+
+/// The cast of every trainer of the job, by process id.
+pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
+    let session = facts.session;
+    let roles = roles(session);
+    let trainers: BTreeSet<u32> = roles
+        .iter()
+        .filter(|(_, role)| **role == Role::Trainer)
+        .map(|(pid, _)| *pid)
+        .collect();
+    trainers
+        .iter()
+        .filter_map(|trainer| {
+            let step_tid = leading_thread(session, *trainer)?.key.tid;
+            let workers: BTreeSet<u32> = roles
+                .iter()
+                .filter(|(pid, role)| {
+                    **role == Role::Worker && nearest(session, **pid, &trainers) == Some(*trainer)
+                })
+                .map(|(pid, _)| *pid)
+                .collect();
+            let loader_threads = loader_threads(facts, locks, *trainer, step_tid, &workers);
+            let mut producers = loader_threads.clone();
+            for thread in session.threads.values() {
+                if workers.contains(&thread.pid) {
+                    producers.insert(thread.key.tid);
+                }
+            }
+            Some(Cast {
+                trainer: *trainer,
+                step_tid,
+                workers,
+                producers,
+                loader_threads,
+                ranks: trainers.iter().copied().filter(|p| p != trainer).collect(),
+                roles: roles.clone(),
+            })
+        })
+        .collect()
+}
+
+/// The trainer that a worker belongs to: its nearest ancestor among them.
+fn nearest(session: &Session, pid: u32, trainers: &BTreeSet<u32>) -> Option<u32> {
+    let mut best: Option<u32> = None;
+    for trainer in trainers {
+        if is_ancestor(session, *trainer, pid)
+            && best.is_none_or(|best| is_ancestor(session, best, *trainer))
+        {
+            best = Some(*trainer);
+        }
+    }
+    best
+}
+
+/// Threads of the trainer's process that bring data in: they take input themselves or are fed by those that do,
+/// and the step thread does not start them for each piece of work.
+fn loader_threads(
+    facts: &Facts,
+    locks: &BTreeMap<LockId, Lock>,
+    trainer: u32,
+    step_tid: u32,
+    workers: &BTreeSet<u32>,
+) -> BTreeSet<u32> {
+    let session = facts.session;
+    let own: Vec<u32> = session
+        .threads
+        .values()
+        .filter(|thread| thread.pid == trainer && thread.key.tid != step_tid)
+        .map(|thread| thread.key.tid)
+        .collect();
+    let handed = hand_overs(facts, locks, trainer, workers);
+    let count = |from: u32, to: u32| handed.get(&(from, to)).copied().unwrap_or_default();
+    let mut out: BTreeSet<u32> = own
+        .iter()
+        .copied()
+        .filter(|tid| {
+            let input = session
+                .thread(*tid)
+                .is_some_and(|thread| thread.activity.takes_input());
+            let to_step = count(*tid, step_tid);
+            let from_step = count(step_tid, *tid);
+            let undriven = to_step.count >= MIN_HAND_OVERS
+                && (from_step.count as f64) < DRIVEN * to_step.count as f64
+                && to_step.ns as f64 >= WAITED_FOR * facts.walkable_ns() as f64
+                && to_step.ns / to_step.count >= MIN_WAIT_NS
+                && busy(session, *tid);
+            input || undriven
+        })
+        .collect();
+    // Whoever is fed by a worker, or by a loader thread, passes batches on.
+    loop {
+        let fed: Vec<u32> = own
+            .iter()
+            .copied()
+            .filter(|tid| !out.contains(tid))
+            .filter(|tid| {
+                let by_workers: u64 = handed
+                    .iter()
+                    .filter(|((from, to), _)| {
+                        to == tid
+                            && (out.contains(from)
+                                || facts.pid(*from).is_some_and(|pid| workers.contains(&pid)))
+                    })
+                    .map(|(_, handed)| handed.count)
+                    .sum();
+                by_workers >= MIN_HAND_OVERS
+                    && by_workers > count(step_tid, *tid).count
+                    && count(*tid, step_tid).count > 0
+            })
+            .collect();
+        if fed.is_empty() {
+            return out;
+        }
+        out.extend(fed);
+    }
+}
+
+/// A thread that does next to nothing hands nothing over of its own.
+fn busy(session: &Session, tid: u32) -> bool {
+    session.thread(tid).is_some_and(|thread| {
+        thread.run_ns as f64 >= 0.01 * thread.present_ns(session.until) as f64
+    })
+}
+
+/// How often one thread ended another's waits, and how long those were (ns).
+#[derive(Clone, Copy, Default)]
+struct Handed {
+    count: u64,
+    ns: u64,
+}
+
+/// Waits between threads of the trainer, and from its workers: (waker, woken) → count.
+fn hand_overs(
+    facts: &Facts,
+    locks: &BTreeMap<LockId, Lock>,
+    trainer: u32,
+    workers: &BTreeSet<u32>,
+) -> BTreeMap<(u32, u32), Handed> {
+    let mut out = BTreeMap::new();
+    for thread in facts.session.threads.values() {
+        if thread.pid != trainer {
+            continue;
+        }
+        for (id, total) in &thread.waits {
+            let on_purpose = id.waker.kind == WakerKind::Thread as u8
+                || id.waker.kind == WakerKind::Sender as u8;
+            if !on_purpose || !handed_over(wait_kind(id)) {
+                continue;
+            }
+            // Giving a lock back hands no work over.
+            if wait_kind(id) == WaitKind::Futex
+                && lock_of(locks, facts, thread.key.tid, line(&id.object)).is_some()
+            {
+                continue;
+            }
+            let from = facts.pid(id.waker.tid);
+            if from.is_some_and(|pid| pid == trainer || workers.contains(&pid)) {
+                let handed: &mut Handed = out.entry((id.waker.tid, thread.key.tid)).or_default();
+                handed.count += total.count;
+                handed.ns += total.wait_ns;
+            }
+        }
+    }
+    out
+}
+
+/// Kinds of waits that another thread ends with work in hand.
+pub fn handed_over(kind: WaitKind) -> bool {
+    matches!(
+        kind,
+        WaitKind::Pipe | WaitKind::Socket | WaitKind::Poll | WaitKind::Futex | WaitKind::Other
+    )
+}

@@ -1,0 +1,87 @@
+//! What the producers spent on making batches, all of it, whether or not anybody waited: what limits how fast
+//! batches can come.
+
+use std::collections::BTreeMap;
+
+use super::{
+    cast::Cast,
+    causes::Scene,
+    facts::Facts,
+    kind::Kind,
+    locks::{Lock, LockId},
+    walk::{Walked, Walker, What},
+};
+use crate::session::roles::leading_thread;
+
+/// The producers' time by cause, ns, summed over them.
+#[derive(Clone, Debug, Default)]
+pub struct Demand {
+    /// Not idle.
+    pub busy: f64,
+    pub by_kind: BTreeMap<Kind, f64>,
+    /// Of `by_kind`: time on a CPU.
+    pub run_by_kind: BTreeMap<Kind, f64>,
+    /// Waiting for a lock that another one held.
+    pub locked_out: f64,
+    /// Wanting a CPU that another thread of the job had.
+    pub crowded: f64,
+    /// Producers at work at once, on average while any was there.
+    pub parallel: f64,
+}
+
+/// Measures it for one trainer.
+pub fn demand(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>, scene: &Scene) -> Demand {
+    let session = facts.session;
+    let makers: Vec<u32> = if cast.workers.is_empty() {
+        cast.loader_threads.iter().copied().collect()
+    } else {
+        cast.workers
+            .iter()
+            .filter_map(|pid| Some(leading_thread(session, *pid)?.key.tid))
+            .collect()
+    };
+    let mut out = Demand::default();
+    let mut there = 0.0;
+    for tid in makers {
+        let mut walker = Walker::new(facts, cast, locks, 0);
+        let walked = walker.producer(tid);
+        let present: f64 = facts
+            .spans
+            .iter()
+            .map(|(from, to)| {
+                session.thread(tid).map_or(0, |thread| {
+                    let upper = thread.until.map_or(*to, |until| until.0.min(*to));
+                    upper.saturating_sub(thread.key.since.0.max(*from))
+                }) as f64
+            })
+            .sum();
+        there += present;
+        count(scene, &walked, &mut out);
+    }
+    out.parallel = there / facts.walkable_ns().max(1) as f64;
+    out
+}
+
+fn count(scene: &Scene, walked: &Walked, out: &mut Demand) {
+    for share in scene.shares(walked) {
+        let leaf = &walked.leaves[share.leaf as usize].0;
+        if matches!(leaf.what, What::Idle { .. } | What::Absent { .. }) {
+            continue;
+        }
+        out.busy += share.ns;
+        if matches!(leaf.what, What::Runnable { .. })
+            && share.kind != Kind::CpuContention
+            && share.kind != Kind::CpuThrottled
+        {
+            out.crowded += share.ns;
+            continue;
+        }
+        if share.kind == Kind::Serialization && !leaf.hops.is_empty() {
+            out.locked_out += share.ns;
+        }
+        *out.by_kind.entry(share.kind).or_default() += share.ns;
+        if matches!(leaf.what, What::Run { .. }) {
+            *out.run_by_kind.entry(share.kind).or_default() += share.ns;
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The retained past, indexed for the walk: timelines, samples and calls by thread.
+
+use std::collections::HashMap;
+
+use super::timeline::{Item, timeline};
+use crate::{
+    record::fact::{GpuCallKind, SampleFact, TouchFact},
+    session::{Segment, Session, history::Residual},
+};
+
+/// A call into the GPU's runtime, as an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    pub from: u64,
+    pub to: u64,
+    pub kind: GpuCallKind,
+}
+
+/// Everything that the analysis looks up by thread and time (kernel time, ns).
+pub struct Facts<'a> {
+    pub session: &'a Session,
+    segments: Vec<&'a Segment>,
+    timelines: HashMap<u32, Vec<Item>>,
+    calls: HashMap<u32, Vec<Call>>,
+    samples: HashMap<u32, Vec<SampleFact>>,
+    touches: HashMap<u32, Vec<TouchFact>>,
+    /// Stretches of time without a hole.
+    pub spans: Vec<(u64, u64)>,
+}
+
+impl<'a> Facts<'a> {
+    pub fn new(session: &'a Session) -> Self {
+        let segments: Vec<&Segment> = session.history.segments().collect();
+        let mut waits = HashMap::<u32, Vec<_>>::new();
+        let mut calls = HashMap::<u32, Vec<Call>>::new();
+        let mut samples = HashMap::<u32, Vec<SampleFact>>::new();
+        let mut touches = HashMap::<u32, Vec<TouchFact>>::new();
+        for segment in &segments {
+            for wait in &segment.waits {
+                waits.entry(wait.tid).or_default().push(*wait);
+            }
+            for call in &segment.calls {
+                calls.entry(call.tid).or_default().push(Call {
+                    from: call.from.0,
+                    to: call.from.0 + call.ns,
+                    kind: call.kind,
+                });
+            }
+            for sample in &segment.samples {
+                samples.entry(sample.tid).or_default().push(*sample);
+            }
+            for touch in &segment.touches {
+                touches.entry(touch.tid).or_default().push(*touch);
+            }
+        }
+        calls.values_mut().for_each(outermost);
+        samples
+            .values_mut()
+            .for_each(|samples| samples.sort_by_key(|sample| sample.at));
+        touches
+            .values_mut()
+            .for_each(|touches| touches.sort_by_key(|touch| touch.at));
+        Self {
+            session,
+            timelines: waits
+                .into_iter()
+                .map(|(tid, waits)| (tid, timeline(waits)))
+                .collect(),
+            calls,
+            samples,
+            touches,
+            spans: session
+                .history
+                .spans()
+                .into_iter()
+                .map(|(from, to)| (from.0, to.0))
+                .collect(),
+            segments,
+        }
+    }
+
+    /// Nanoseconds of the watch that can be walked.
+    pub fn walkable_ns(&self) -> u64 {
+        self.spans.iter().map(|(from, to)| to - from).sum()
+    }
+
+    /// The spans, cut to the life of a thread.
+    pub fn spans_of(&self, tid: u32) -> Vec<(u64, u64)> {
+        let Some(thread) = self.session.thread(tid) else {
+            return self.spans.clone();
+        };
+        let born = thread.key.since.0;
+        let gone = thread.until.map_or(u64::MAX, |until| until.0);
+        self.spans
+            .iter()
+            .map(|(from, to)| ((*from).max(born), (*to).min(gone)))
+            .filter(|(from, to)| to > from)
+            .collect()
+    }
+
+    /// A thread's single waits, in order.
+    pub fn items(&self, tid: u32) -> &[Item] {
+        self.timelines.get(&tid).map_or(&[], Vec::as_slice)
+    }
+
+    /// Threads that have single waits.
+    pub fn waiting_threads(&self) -> impl Iterator<Item = (u32, &[Item])> {
+        self.timelines
+            .iter()
+            .map(|(tid, items)| (*tid, items.as_slice()))
+    }
+
+    /// A thread's calls into the GPU's runtime, in order, none inside another.
+    pub fn calls(&self, tid: u32) -> &[Call] {
+        self.calls.get(&tid).map_or(&[], Vec::as_slice)
+    }
+
+    /// A thread's samples, in order.
+    pub fn samples(&self, tid: u32) -> &[SampleFact] {
+        self.samples.get(&tid).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether any thread was sampled.
+    pub fn sampled(&self) -> bool {
+        !self.samples.is_empty()
+    }
+
+    /// A thread's noted system calls, in order.
+    pub fn touches(&self, tid: u32) -> &[TouchFact] {
+        self.touches.get(&tid).map_or(&[], Vec::as_slice)
+    }
+
+    /// Threads with noted system calls.
+    pub fn touching_threads(&self) -> impl Iterator<Item = (u32, &[TouchFact])> {
+        self.touches
+            .iter()
+            .map(|(tid, touches)| (*tid, touches.as_slice()))
+    }
+
+    /// What the thread did around `at` while no single wait was recorded, and the beginning of the interval
+    /// that this is known for.
+    pub fn residual(&self, tid: u32, at: u64) -> (Option<&'a Residual>, u64) {
+        let next = self.segments.partition_point(|segment| segment.to.0 <= at);
+        match self.segments.get(next) {
+            Some(segment) if segment.from.0 <= at => (segment.residuals.get(&tid), segment.from.0),
+            _ => (None, at),
+        }
+    }
+
+    /// Process of a thread of the job.
+    pub fn pid(&self, tid: u32) -> Option<u32> {
+        self.session.thread(tid).map(|thread| thread.pid)
+    }
+}
+
+/// Keeps the outermost of nested calls.
+fn outermost(calls: &mut Vec<Call>) {
+    calls.sort_by_key(|call| (call.from, std::cmp::Reverse(call.to)));
+    let mut end = 0;
+    calls.retain(|call| {
+        let keep = call.from >= end;
+        if keep {
+            end = call.to;
+        }
+        keep
+    });
+}

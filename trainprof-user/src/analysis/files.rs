@@ -1,0 +1,198 @@
+//! Bytes or files: whether what is waited for in a directory is its data or the handling of many small files.
+
+use std::collections::BTreeMap;
+
+use trainprof_common::op::{Class, Op};
+
+use super::{
+    facts::Facts,
+    kind::Kind,
+    running::{Call, call},
+};
+use crate::session::{
+    Session, WaitId,
+    kind::{WaitKind, wait_kind},
+};
+
+/// Files smaller than this (mean) are small: reading them costs about what opening them costs.
+const SMALL_BYTES: f64 = 256.0 * 1024.0;
+/// Files are the cost when at least this share of the time goes into opening, closing and looking them up.
+const META_SHARE: f64 = 0.35;
+
+/// Time of one set of files.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FileTime {
+    pub opens: u64,
+    pub opened_bytes: u64,
+    /// Nanoseconds in open, stat, close, getdents: calls that return, and waits of those that are on the way.
+    pub meta_ns: u64,
+    /// Nanoseconds in reads and page faults.
+    pub read_ns: u64,
+    pub read_bytes: u64,
+    /// Bytes that were not in the page cache.
+    pub filled_bytes: u64,
+}
+
+impl FileTime {
+    /// Mean size of the files as opened, bytes; `None` when none was opened.
+    pub fn mean_bytes(&self) -> Option<f64> {
+        (self.opens > 0).then(|| self.opened_bytes as f64 / self.opens as f64)
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.opens += other.opens;
+        self.opened_bytes += other.opened_bytes;
+        self.meta_ns += other.meta_ns;
+        self.read_ns += other.read_ns;
+        self.read_bytes += other.read_bytes;
+        self.filled_bytes += other.filled_bytes;
+    }
+
+    /// What the time on these files is to be called.
+    fn kind(&self) -> Kind {
+        let meta = self.meta_ns as f64;
+        let all = meta + self.read_ns as f64;
+        let small = self.mean_bytes().is_some_and(|mean| mean < SMALL_BYTES);
+        if small && all > 0.0 && meta >= META_SHARE * all {
+            Kind::SmallFiles
+        } else {
+            Kind::StorageIo
+        }
+    }
+}
+
+/// The kind of every set of files.
+pub struct FileKinds {
+    /// By device of the file system, all sets together; set 0 stands for what has no set.
+    by_fileset: BTreeMap<u32, Kind>,
+    times: BTreeMap<u32, FileTime>,
+    main_of_thread: BTreeMap<u32, u32>,
+    whole: Kind,
+}
+
+impl FileKinds {
+    pub fn new(facts: &Facts) -> Self {
+        let session = facts.session;
+        let mut times = BTreeMap::<u32, FileTime>::new();
+        for (key, total) in &session.files.ops {
+            let (Ok(op), Ok(class)) = (Op::try_from(key.op), Class::try_from(key.class)) else {
+                continue;
+            };
+            if !matches!(class, Class::File | Class::Directory | Class::Unknown) {
+                continue;
+            }
+            let time = times.entry(key.fileset).or_default();
+            match op {
+                Op::Open => {
+                    if class == Class::File {
+                        time.opens += total.count.saturating_sub(total.errors);
+                        time.opened_bytes += total.bytes;
+                    }
+                    time.meta_ns += total.ns;
+                }
+                Op::Stat | Op::Close | Op::Getdents => time.meta_ns += total.ns,
+                Op::Read | Op::UringRead | Op::Copy if class == Class::File => {
+                    time.read_ns += total.ns;
+                    time.read_bytes += total.bytes;
+                }
+                Op::Fill | Op::FaultFill => time.filled_bytes += total.bytes,
+                _ => {}
+            }
+        }
+        // Page faults are no calls: their waits are all that is known of them.
+        let mut by_thread = BTreeMap::<u32, BTreeMap<u32, u64>>::new();
+        for thread in session.threads.values() {
+            for (id, total) in &thread.waits {
+                match wait_kind(id) {
+                    WaitKind::Fault if id.object.fileset != 0 => {
+                        times.entry(id.object.fileset).or_default().read_ns += total.wait_ns;
+                    }
+                    WaitKind::File => {}
+                    _ => continue,
+                }
+                *by_thread
+                    .entry(thread.key.tid)
+                    .or_default()
+                    .entry(id.object.fileset)
+                    .or_default() += total.wait_ns;
+            }
+        }
+        let groups = groups(session, &times);
+        let mut whole = FileTime::default();
+        times.values().for_each(|time| whole.add(time));
+        let by_fileset = times
+            .keys()
+            .map(|fileset| (*fileset, groups[&group(session, *fileset)].kind()))
+            .collect();
+        Self {
+            by_fileset,
+            main_of_thread: by_thread
+                .into_iter()
+                .filter_map(|(tid, waits)| {
+                    let (fileset, _) = waits.into_iter().max_by_key(|(_, ns)| *ns)?;
+                    Some((tid, fileset))
+                })
+                .collect(),
+            times,
+            whole: whole.kind(),
+        }
+    }
+
+    /// What a wait for files of a set is to be called.
+    pub fn of(&self, fileset: u32, tid: u32) -> Kind {
+        if fileset == 0 {
+            return self.of_thread(tid).0;
+        }
+        self.by_fileset.get(&fileset).copied().unwrap_or(self.whole)
+    }
+
+    /// What a thread's time in calls on files is to be called: looking files up, and reading them.
+    pub fn of_thread(&self, tid: u32) -> (Kind, Kind) {
+        let kind = self
+            .main_of_thread
+            .get(&tid)
+            .and_then(|fileset| self.by_fileset.get(fileset))
+            .copied()
+            .unwrap_or(self.whole);
+        (kind, kind)
+    }
+
+    /// The set of files that a thread waited for most; 0: none.
+    pub fn main_of_thread(&self, tid: u32) -> u32 {
+        self.main_of_thread.get(&tid).copied().unwrap_or(0)
+    }
+
+    /// Time of every set.
+    pub fn times(&self) -> &BTreeMap<u32, FileTime> {
+        &self.times
+    }
+
+    /// Time of one set.
+    pub fn time(&self, fileset: u32) -> FileTime {
+        self.times.get(&fileset).copied().unwrap_or_default()
+    }
+}
+
+/// Sets of files of one mount belong together: a data set is spread over directories.
+fn group(session: &Session, fileset: u32) -> Option<&str> {
+    session
+        .filesets
+        .get(&fileset)
+        .and_then(|fact| fact.mount_point.as_deref())
+}
+
+fn groups<'a>(
+    session: &'a Session,
+    times: &BTreeMap<u32, FileTime>,
+) -> BTreeMap<Option<&'a str>, FileTime> {
+    let mut out = BTreeMap::<Option<&str>, FileTime>::new();
+    for (fileset, time) in times {
+        out.entry(group(session, *fileset)).or_default().add(time);
+    }
+    out
+}
+
+/// Whether a wait is for looking a file up rather than for its bytes.
+pub fn is_meta(id: &WaitId) -> bool {
+    call(id.nr) == Call::Meta
+}

@@ -1,0 +1,144 @@
+//! When the GPU was busy, as finely as samples and calls tell.
+
+use super::{cast::Cast, facts::Facts};
+use crate::record::fact::{GpuCallKind, GpuMetric};
+
+/// A trainer that waits for the GPU at least this share of its time is kept waiting by it, not the other way
+/// round.
+const GPU_BOUND: f64 = 0.3;
+/// Calls that show that the GPU is used.
+const MIN_CALLS: usize = 20;
+
+/// A stretch of a sample, with the share of it in which the GPU was idle.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IdleSpan {
+    pub from: u64,
+    pub to: u64,
+    pub idle: f64,
+}
+
+/// What is known of the GPU's time.
+pub struct GpuTime {
+    /// Idle shares over time, mean over the devices that the job uses; empty without samples.
+    pub spans: Vec<IdleSpan>,
+    /// Whether the trainer calls the GPU's runtime.
+    pub calls: bool,
+    /// Share (0–1) of the step thread's time inside synchronising calls.
+    pub synchronising: f64,
+    /// Devices that the job uses.
+    pub devices: Vec<u32>,
+    /// How many of them gave samples of their use.
+    pub sampled_devices: usize,
+}
+
+impl GpuTime {
+    pub fn new(facts: &Facts, cast: &Cast) -> Self {
+        let seen = &facts.session.gpu;
+        let any_known = seen
+            .devices
+            .values()
+            .any(|device| device.used_by_job == Some(true));
+        let devices: Vec<u32> = seen
+            .devices
+            .values()
+            .filter(|device| {
+                device.used_by_job == Some(true) || (device.used_by_job.is_none() && !any_known)
+            })
+            .map(|device| device.device)
+            .collect();
+        let mut spans = Vec::new();
+        let mut sampled_devices = 0;
+        for device in &devices {
+            let Some(series) = seen.samples.get(&(*device, GpuMetric::Utilisation)) else {
+                continue;
+            };
+            sampled_devices += 1;
+            let mut before = None;
+            for sample in series {
+                let to = sample.at.0;
+                let from = if sample.span_ns > 0 {
+                    to.saturating_sub(sample.span_ns)
+                } else {
+                    before.unwrap_or(to)
+                };
+                before = Some(to);
+                if to > from {
+                    spans.push(IdleSpan {
+                        from,
+                        to,
+                        idle: 1.0 - sample.value.clamp(0.0, 1.0),
+                    });
+                }
+            }
+        }
+        spans.sort_by_key(|span| span.from);
+        let calls = facts.calls(cast.step_tid);
+        let waited: u64 = calls
+            .iter()
+            .filter(|call| call.kind == GpuCallKind::Synchronise)
+            .map(|call| call.to - call.from)
+            .sum();
+        Self {
+            spans,
+            calls: calls.len() >= MIN_CALLS,
+            synchronising: waited as f64 / facts.walkable_ns().max(1) as f64,
+            devices,
+            sampled_devices,
+        }
+    }
+
+    /// Whether samples of the GPU's use are there.
+    pub fn sampled(&self) -> bool {
+        !self.spans.is_empty()
+    }
+
+    /// Mean share of a stretch in which the GPU was idle; `None` where no sample tells.
+    pub fn idle(&self, from: u64, to: u64) -> Option<f64> {
+        // A sample is a second long at most.
+        let first = self
+            .spans
+            .partition_point(|span| span.to.saturating_add(2_000_000_000) <= from);
+        let (mut seen, mut idle) = (0.0, 0.0);
+        for span in self.spans[first..].iter().take_while(|span| span.from < to) {
+            let lower = span.from.max(from);
+            let upper = span.to.min(to);
+            if upper > lower {
+                seen += (upper - lower) as f64;
+                idle += (upper - lower) as f64 * span.idle;
+            }
+        }
+        (seen > 0.0).then(|| idle / seen)
+    }
+
+    /// Share (0–1) of the step thread's running in which the GPU had nothing to do; 0 without a GPU.
+    pub fn idle_while_running(&self, windows: &[(u64, u64)]) -> f64 {
+        if self.sampled() {
+            let (mut all, mut idle) = (0.0, 0.0);
+            for (from, to) in windows {
+                if let Some(share) = self.idle(*from, *to) {
+                    all += (to - from) as f64;
+                    idle += (to - from) as f64 * share;
+                }
+            }
+            return if all > 0.0 { idle / all } else { 0.0 };
+        }
+        // Without samples: who hardly waits for the GPU keeps it waiting.
+        if self.calls && self.synchronising < GPU_BOUND {
+            1.0
+        } else {
+            0.0
+        }
+    }
+
+    /// Seconds in which the GPU was idle, and seconds that samples tell about.
+    pub fn idle_s(&self) -> (f64, f64) {
+        let mut idle = 0.0;
+        let mut seen = 0.0;
+        for span in &self.spans {
+            let length = (span.to - span.from) as f64 / 1e9;
+            seen += length;
+            idle += length * span.idle;
+        }
+        (idle, seen)
+    }
+}

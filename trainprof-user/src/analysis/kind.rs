@@ -1,0 +1,60 @@
+//! The causes that hold a job back, by the names of the report.
+
+/// A cause. [`Kind::name`] is its `kind` in the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Compute,
+    StorageIo,
+    SmallFiles,
+    NetworkIo,
+    InputCpu,
+    HostCompute,
+    H2dCopy,
+    CpuContention,
+    CpuThrottled,
+    Serialization,
+    AllocationChurn,
+    Checkpoint,
+    Communication,
+    /// The trainer, or a producer that it waited for, slept of its own accord.
+    Sleep,
+    /// Workers were being made, or were not there yet.
+    WorkerStart,
+    /// The producers had been asked for nothing.
+    NotAsked,
+    /// What could not be followed.
+    Unknown,
+}
+
+impl Kind {
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Compute => "compute",
+            Self::StorageIo => "storage-io",
+            Self::SmallFiles => "small-files",
+            Self::NetworkIo => "network-io",
+            Self::InputCpu => "input-cpu",
+            Self::HostCompute => "host-compute",
+            Self::H2dCopy => "h2d-copy",
+            Self::CpuContention => "cpu-contention",
+            Self::CpuThrottled => "cpu-throttled",
+            Self::Serialization => "serialization",
+            Self::AllocationChurn => "allocation-churn",
+            Self::Checkpoint => "checkpoint",
+            Self::Communication => "communication",
+            Self::Sleep => "sleep",
+            Self::WorkerStart => "worker-start",
+            Self::NotAsked => "not-asked",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Whether something on the host can be changed about it, and so whether it can be blamed in a verdict.
+    pub const fn can_be_fixed(self) -> bool {
+        !matches!(
+            self,
+            Self::Compute | Self::Sleep | Self::WorkerStart | Self::NotAsked | Self::Unknown
+        )
+    }
+}

@@ -1,0 +1,164 @@
+//! Which futexes are locks: those that several threads wait for and hand to each other.
+//!
+//! A condition variable has waiters on one side and wakers on the other; a lock's waiters are its wakers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use trainprof_common::thread::WakerKind;
+
+use super::{facts::Facts, timeline::line};
+use crate::session::kind::WaitKind;
+
+/// Hand-overs that show a pattern.
+const MIN_HAND_OVERS: u64 = 10;
+/// A thread that waits less than this share of the time for a lock is not held up by it.
+const MIN_SHARE: f64 = 0.02;
+/// For two threads nothing but the balance tells a lock from a queue: both must wait at least this share.
+const MIN_SHARE_OF_TWO: f64 = 0.10;
+
+/// Wakes by one thread within this time are one broadcast.
+const AT_ONCE_NS: u64 = 100_000;
+
+/// Identity of a lock: address space and cache line. Locks shared by processes are known by their line alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockId {
+    /// 0: shared by several processes.
+    pub pid: u32,
+    pub line: u64,
+}
+
+/// A contended lock.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    pub id: LockId,
+    /// Threads that wait for it and hand it on.
+    pub threads: BTreeSet<u32>,
+    /// Nanoseconds that threads waited for it, all together.
+    pub waited_ns: u64,
+    pub hand_overs: u64,
+    /// Its waiters ask again after a time-out, as CPython's do for its lock.
+    pub asks_again: bool,
+}
+
+#[derive(Default)]
+struct Seen {
+    waited: BTreeMap<u32, u64>,
+    edges: BTreeMap<(u32, u32), u64>,
+    asked_again: u64,
+    /// Who woke whom when, for wakes of several at once.
+    wakes: Vec<(u64, u32)>,
+}
+
+/// Every contended lock in memory.
+pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
+    let mut seen = HashMap::<LockId, Seen>::new();
+    let mut shared = HashMap::<u64, Seen>::new();
+    for (tid, items) in facts.waiting_threads() {
+        let Some(pid) = facts.pid(tid) else { continue };
+        for item in items.iter().filter(|item| item.kind() == WaitKind::Futex) {
+            let at = line(&item.object);
+            let by_thread = item.waker.kind == WakerKind::Thread as u8;
+            let waker_pid = by_thread.then(|| facts.pid(item.waker.tid)).flatten();
+            let seen = match waker_pid {
+                Some(other) if other != pid => shared.entry(at).or_default(),
+                _ => seen.entry(LockId { pid, line: at }).or_default(),
+            };
+            *seen.waited.entry(tid).or_default() += item.woken - item.from;
+            seen.asked_again += u64::from(item.asked_again);
+            if waker_pid.is_some() {
+                *seen.edges.entry((item.waker.tid, tid)).or_default() += 1;
+                seen.wakes.push((item.woken, item.waker.tid));
+            }
+        }
+    }
+    let wall = facts.walkable_ns();
+    let mut out: BTreeMap<LockId, Lock> = seen
+        .into_iter()
+        .filter_map(|(id, seen)| Some((id, lock(id, &seen, wall)?)))
+        .collect();
+    for (at, seen) in shared {
+        let id = LockId { pid: 0, line: at };
+        if let Some(lock) = lock(id, &seen, wall) {
+            out.insert(id, lock);
+        }
+    }
+    out
+}
+
+fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
+    let least = |share: f64| (wall as f64 * share) as u64;
+    let wakes = |tid: u32| -> u64 {
+        seen.edges
+            .iter()
+            .filter(|((waker, _), _)| *waker == tid)
+            .map(|(_, count)| count)
+            .sum()
+    };
+    let threads: BTreeSet<u32> = seen
+        .waited
+        .iter()
+        .filter(|(tid, waited)| **waited >= least(MIN_SHARE) && wakes(**tid) > 0)
+        .map(|(tid, _)| *tid)
+        .collect();
+    let inside: BTreeMap<(u32, u32), u64> = seen
+        .edges
+        .iter()
+        .filter(|((a, b), _)| threads.contains(a) && threads.contains(b))
+        .map(|(edge, count)| (*edge, *count))
+        .collect();
+    let hand_overs: u64 = inside.values().sum();
+    if threads.len() < 2 || hand_overs < MIN_HAND_OVERS || wakes_several(&seen.wakes) {
+        return None;
+    }
+    let balanced = if threads.len() == 2 {
+        let waits: Vec<u64> = threads.iter().map(|tid| seen.waited[tid]).collect();
+        let (low, high) = (waits[0].min(waits[1]), waits[0].max(waits[1]));
+        low >= least(MIN_SHARE_OF_TWO) && low * 2 >= high
+    } else {
+        // A queue's hand-overs all begin or end at one thread; a lock goes round.
+        let most = threads
+            .iter()
+            .map(|tid| {
+                inside
+                    .iter()
+                    .filter(|((a, b), _)| a == tid || b == tid)
+                    .map(|(_, count)| count)
+                    .sum::<u64>()
+            })
+            .max()
+            .unwrap_or(0);
+        most * 100 < hand_overs * 95
+    };
+    balanced.then(|| Lock {
+        id,
+        waited_ns: threads.iter().map(|tid| seen.waited[tid]).sum(),
+        threads,
+        hand_overs,
+        asks_again: seen.asked_again * 4 >= hand_overs,
+    })
+}
+
+/// Whether one waker often woke several threads at once: a barrier or a broadcast, no lock.
+fn wakes_several(wakes: &[(u64, u32)]) -> bool {
+    let mut wakes = wakes.to_vec();
+    wakes.sort_unstable();
+    let several = wakes
+        .windows(2)
+        .filter(|pair| pair[0].1 == pair[1].1 && pair[1].0 - pair[0].0 <= AT_ONCE_NS)
+        .count();
+    several * 5 >= wakes.len()
+}
+
+/// Finds the lock that a futex wait is on.
+pub fn lock_of<'a>(
+    locks: &'a BTreeMap<LockId, Lock>,
+    facts: &Facts,
+    tid: u32,
+    line: u64,
+) -> Option<&'a Lock> {
+    let pid = facts.pid(tid)?;
+    locks
+        .get(&LockId { pid, line })
+        .or_else(|| locks.get(&LockId { pid: 0, line }))
+        .filter(|lock| lock.threads.contains(&tid))
+}

@@ -1,0 +1,350 @@
+//! From a session to why the job is not faster: who is who, where the step thread's time went, steps, causes,
+//! findings and the verdict. A pure function of the session: no clock, no I/O.
+
+pub mod bound;
+pub mod cast;
+pub mod causes;
+pub mod demand;
+pub mod facts;
+pub mod files;
+pub mod gpu;
+pub mod idle;
+pub mod kind;
+pub mod locks;
+pub mod phases;
+pub mod rules;
+pub mod running;
+pub mod spans;
+pub mod steps;
+#[cfg(test)]
+mod tests;
+pub mod throttle;
+pub mod timeline;
+pub mod verdict;
+pub mod walk;
+pub mod words;
+
+use std::collections::BTreeMap;
+
+pub use cast::Cast;
+pub use causes::{Detail, Share};
+pub use kind::Kind;
+pub use rules::{Answer, Finding};
+pub use steps::Steps;
+pub use verdict::Verdict;
+
+use self::{
+    bound::Terms,
+    causes::Scene,
+    demand::{Demand, demand},
+    facts::Facts,
+    files::{FileKinds, FileTime},
+    gpu::GpuTime,
+    idle::IdleBlame,
+    locks::{Lock, LockId, locks},
+    throttle::Throttled,
+    walk::{Walked, Walker, What},
+};
+use crate::session::Session;
+
+/// Least length of time that a batch is taken to be in the making, ns.
+const MIN_BATCH_NS: u64 = 20_000_000;
+const MAX_BATCH_NS: u64 = 5_000_000_000;
+
+/// Everything that was found out about one trainer.
+pub struct Trainer {
+    pub cast: Cast,
+    pub walked: Walked,
+    pub shares: Vec<Share>,
+    /// By leaf: causes and their shares (0–1).
+    pub kinds_of_leaf: Vec<Vec<(Kind, f64)>>,
+    pub steps: Option<Steps>,
+    pub demand: Demand,
+    pub terms: Terms,
+    pub idle: IdleBlame,
+    pub gpu_calls: bool,
+    /// Share of the step thread's time inside synchronising calls.
+    pub synchronising: f64,
+    /// Walked time, ns.
+    pub wall: f64,
+    /// Sum of its stalls, ns.
+    pub stalled: f64,
+    pub checkpoints: Vec<(u64, u64)>,
+}
+
+impl Trainer {
+    /// Nanoseconds of one cause.
+    pub fn ns(&self, kind: Kind) -> f64 {
+        self.shares
+            .iter()
+            .filter(|share| share.kind == kind)
+            .map(|share| share.ns)
+            .sum()
+    }
+
+    /// Nanoseconds by cause.
+    pub fn by_kind(&self) -> BTreeMap<Kind, f64> {
+        let mut out = BTreeMap::new();
+        for share in &self.shares {
+            *out.entry(share.kind).or_default() += share.ns;
+        }
+        out
+    }
+
+    /// The factor by which the job could be faster without a cause, at most.
+    pub fn bound(&self, kind: Kind) -> f64 {
+        // Making workers is work of the input side.
+        let of = |share: &&Share| {
+            share.kind == kind || (kind == Kind::InputCpu && share.kind == Kind::WorkerStart)
+        };
+        let sum = |in_stall: bool| -> f64 {
+            self.shares
+                .iter()
+                .filter(of)
+                .filter(|share| share.in_stall == in_stall)
+                .map(|share| share.ns)
+                .sum()
+        };
+        let own_cpu: f64 = self
+            .shares
+            .iter()
+            .filter(of)
+            .filter(|share| !share.in_stall)
+            .filter(|share| {
+                matches!(
+                    self.walked.leaves[share.leaf as usize].0.what,
+                    What::Run { .. }
+                )
+            })
+            .map(|share| share.ns)
+            .sum();
+        let producers_cpu = self.demand.run_by_kind.get(&kind).copied().unwrap_or(0.0);
+        let terms = Terms {
+            own_of_cause: sum(false),
+            stall_of_cause: sum(true),
+            cpu_of_cause: own_cpu + producers_cpu,
+            ..self.terms.clone()
+        };
+        bound::bound(kind, &terms, &self.demand)
+    }
+}
+
+/// What was found out about a job.
+pub struct Analysis {
+    /// The trainer that the verdict is about; `None` when nothing could be walked.
+    pub trainer: Option<Trainer>,
+    /// The other trainers.
+    pub others: Vec<Trainer>,
+    pub file_times: BTreeMap<u32, FileTime>,
+    pub throttled: Option<(String, f64, f64)>,
+    pub locks: BTreeMap<LockId, Lock>,
+    pub verdict: Option<Verdict>,
+    pub findings: Vec<Finding>,
+}
+
+/// Analyses a session.
+pub fn analyse(session: &Session) -> Analysis {
+    let facts = Facts::new(session);
+    let locks = locks(&facts);
+    let files = FileKinds::new(&facts);
+    let throttled = Throttled::new(&facts);
+    let mut trainers: Vec<Trainer> = if facts.walkable_ns() == 0 {
+        Vec::new()
+    } else {
+        cast::casts(&facts, &locks)
+            .into_iter()
+            .map(|cast| trainer(&facts, cast, &locks, &files, &throttled))
+            .collect()
+    };
+    let chosen = choose(session, &trainers);
+    let trainer = chosen.map(|at| trainers.swap_remove(at));
+    let mut analysis = Analysis {
+        trainer,
+        others: trainers,
+        file_times: files.times().clone(),
+        throttled: throttled
+            .cgroup
+            .map(|(cgroup, cpus)| (cgroup, cpus, throttled.periods)),
+        locks,
+        verdict: None,
+        findings: Vec::new(),
+    };
+    analysis.findings = rules::findings(session, &facts, &analysis);
+    analysis.verdict = analysis
+        .trainer
+        .as_ref()
+        .map(|trainer| verdict::verdict(session, &analysis, trainer));
+    analysis
+}
+
+fn trainer(
+    facts: &Facts,
+    cast: Cast,
+    locks: &BTreeMap<LockId, Lock>,
+    files: &FileKinds,
+    throttled: &Throttled,
+) -> Trainer {
+    let gpu = GpuTime::new(facts, &cast);
+    let scene = Scene::new(facts, &cast, locks, files, throttled, &gpu);
+    // First with what is known of a batch's length beforehand, then with the steps that this shows.
+    let mut walked = Walker::new(facts, &cast, locks, guess_batch(facts, &cast)).explain();
+    let steps = steps::steps(facts, &cast, &scene, &walked);
+    if let Some(steps) = &steps {
+        let batch = steps.mean_ns() * cast.parallel().max(1) as f64;
+        let batch = (batch as u64).clamp(MIN_BATCH_NS, MAX_BATCH_NS);
+        walked = Walker::new(facts, &cast, locks, batch).explain();
+    }
+    let shares = scene.shares(&walked);
+    let mut kinds_of_leaf = vec![Vec::new(); walked.leaves.len()];
+    for share in &shares {
+        kinds_of_leaf[share.leaf as usize].push((share.kind, share.of_leaf));
+    }
+    let demand = demand(facts, &cast, locks, &scene);
+    let idle = idle::blame(
+        &gpu,
+        &facts.spans_of(cast.step_tid),
+        &walked.pieces,
+        &kinds_of_leaf,
+    );
+    let wall: f64 = facts
+        .spans_of(cast.step_tid)
+        .iter()
+        .map(|(from, to)| (to - from) as f64)
+        .sum();
+    let in_stalls: f64 = shares
+        .iter()
+        .filter(|share| share.in_stall)
+        .map(|share| share.ns)
+        .sum();
+    let crowded: f64 = shares
+        .iter()
+        .filter(|share| !share.in_stall)
+        .filter(|share| {
+            matches!(
+                walked.leaves[share.leaf as usize].0.what,
+                What::Runnable { .. }
+            )
+        })
+        .map(|share| share.ns)
+        .sum();
+    let terms = Terms {
+        wall,
+        own: wall - in_stalls,
+        own_crowded: crowded,
+        cpu: cpu_ns(facts),
+        cpus: cpus(facts.session),
+        host_cpus: host_cpus(facts.session),
+        gpu_busy: if gpu.sampled() && idle.seen_s > 0.0 {
+            wall * (1.0 - idle.idle_s / idle.seen_s)
+        } else {
+            0.0
+        },
+        ..Terms::default()
+    };
+    Trainer {
+        wall,
+        stalled: in_stalls,
+        gpu_calls: gpu.calls,
+        synchronising: gpu.synchronising,
+        checkpoints: scene.checkpoints().to_vec(),
+        kinds_of_leaf,
+        shares,
+        steps,
+        demand,
+        terms,
+        idle,
+        walked,
+        cast,
+    }
+}
+
+/// A first guess at how long a batch is in the making: the time between two stalls, for each producer.
+fn guess_batch(facts: &Facts, cast: &Cast) -> u64 {
+    let stalls = facts
+        .items(cast.step_tid)
+        .iter()
+        .filter(|item| cast.producers.contains(&item.waker.tid))
+        .count() as u64;
+    let between = facts.walkable_ns() / stalls.max(1);
+    (between * cast.parallel().max(1) as u64).clamp(MIN_BATCH_NS, MAX_BATCH_NS)
+}
+
+/// CPU time of the whole job in what can be walked, ns.
+fn cpu_ns(facts: &Facts) -> f64 {
+    facts
+        .session
+        .history
+        .segments()
+        .flat_map(|segment| segment.residuals.values())
+        .map(|residual| residual.run_ns as f64)
+        .sum()
+}
+
+/// CPUs that the job may use: those of the host, or fewer by quota.
+fn cpus(session: &Session) -> f64 {
+    let host = host_cpus(session);
+    let allowed = session
+        .processes
+        .values()
+        .filter_map(|process| {
+            process
+                .seen
+                .facts
+                .as_ref()?
+                .cgroup
+                .as_ref()?
+                .cpuset
+                .as_deref()
+        })
+        .filter_map(count_cpus)
+        .min()
+        .map_or(host, |count| host.min(f64::from(count)));
+    session
+        .host
+        .quotas
+        .values()
+        .filter_map(|series| series.last())
+        .map(|quota| quota.quota_us as f64 / quota.period_us.max(1) as f64)
+        .fold(allowed, f64::min)
+}
+
+/// CPUs in a list such as `0-3,8` (cpuset(7)).
+fn count_cpus(list: &str) -> Option<u32> {
+    let mut count = 0;
+    for part in list.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        count += last.checked_sub(first)? + 1;
+    }
+    (count > 0).then_some(count)
+}
+
+fn host_cpus(session: &Session) -> f64 {
+    session
+        .start
+        .as_ref()
+        .map_or(1.0, |start| f64::from(start.host.cpus_online.max(1)))
+}
+
+/// The trainer that is told about: the one that was asked for, or the one that waits for others most.
+fn choose(session: &Session, trainers: &[Trainer]) -> Option<usize> {
+    let asked = session
+        .start
+        .as_ref()
+        .and_then(|start| start.targets.first().copied());
+    let by_pid = trainers
+        .iter()
+        .position(|trainer| Some(trainer.cast.trainer) == asked);
+    by_pid.or_else(|| {
+        trainers
+            .iter()
+            .enumerate()
+            .max_by(|(_, a), (_, b)| {
+                let of = |t: &Trainer| t.ns(Kind::Communication) / t.wall.max(1.0);
+                of(a)
+                    .total_cmp(&of(b))
+                    .then(b.cast.trainer.cmp(&a.cast.trainer))
+            })
+            .map(|(at, _)| at)
+    })
+}

@@ -1,0 +1,173 @@
+//! Stretches of the step thread's time that one kind of activity fills: reading a batch itself, writing a
+//! checkpoint. Found from its noted system calls: calls close together are one stretch.
+
+use trainprof_common::op::{Class, Op};
+
+use super::{
+    facts::Facts,
+    running::{Call, call},
+    spans::union,
+};
+use crate::session::kind::WaitKind;
+
+/// Time between two writes of one checkpoint at most, ns: what is written is made in between.
+const WRITES_APART_NS: u64 = 50_000_000;
+/// A checkpoint writes at least this much, or syncs.
+const MIN_CHECKPOINT_BYTES: u64 = 1 << 20;
+/// While it does not wait for the disk, it writes at least this many bytes a second: less is a log.
+const MIN_BYTES_PER_S: f64 = 5e6;
+/// What is done around a sync without waiting, ns at most: more is a loop that syncs its log now and then.
+const MAX_AROUND_SYNC_NS: u64 = 100_000_000;
+/// Files are read in batches when the time between two batches is at least so many times the usual time
+/// between two files of one batch.
+const BATCH_GAP: f64 = 3.0;
+/// Files that show a pattern.
+const MIN_FILES: usize = 20;
+
+/// Stretches in which the thread wrote a checkpoint.
+pub fn checkpoints(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
+    let mut marks: Vec<Burst> = Vec::new();
+    for touch in facts.touches(tid) {
+        let (Ok(op), Ok(class)) = (Op::try_from(touch.op), Class::try_from(touch.object.class))
+        else {
+            continue;
+        };
+        let synced = matches!(op, Op::Fsync | Op::Rename);
+        let writes = matches!(op, Op::Write | Op::UringWrite | Op::CopyOut) && class == Class::File;
+        if synced || writes {
+            marks.push(Burst {
+                from: touch.at.0,
+                to: touch.at.0,
+                bytes: touch.bytes,
+                waited: 0,
+                synced,
+            });
+        }
+    }
+    for item in facts.items(tid) {
+        if item.kind() == WaitKind::File && call(item.nr) == Call::Write {
+            marks.push(Burst {
+                from: item.from,
+                to: item.to,
+                bytes: 0,
+                waited: item.to - item.from,
+                synced: false,
+            });
+        }
+    }
+    marks.sort_by_key(|mark| (mark.from, mark.to));
+    let mut bursts: Vec<Burst> = Vec::new();
+    for mark in marks {
+        match bursts.last_mut() {
+            Some(last) if mark.from.saturating_sub(last.to) <= WRITES_APART_NS => {
+                last.to = last.to.max(mark.to);
+                last.bytes += mark.bytes;
+                last.waited += mark.waited;
+                last.synced |= mark.synced;
+            }
+            _ => bursts.push(mark),
+        }
+    }
+    union(
+        bursts
+            .into_iter()
+            .filter(Burst::is_checkpoint)
+            .map(|burst| (burst.from, burst.to))
+            .collect(),
+    )
+}
+
+/// Writes close together.
+struct Burst {
+    from: u64,
+    to: u64,
+    bytes: u64,
+    waited: u64,
+    synced: bool,
+}
+
+impl Burst {
+    fn is_checkpoint(&self) -> bool {
+        let busy = (self.to - self.from).saturating_sub(self.waited);
+        let rate = self.bytes as f64 / (busy as f64 / 1e9 + 0.001);
+        let much = self.bytes >= MIN_CHECKPOINT_BYTES && rate >= MIN_BYTES_PER_S;
+        much || (self.synced && busy <= MAX_AROUND_SYNC_NS)
+    }
+}
+
+/// Stretches in which a thread without producers made a batch itself: from the first file of a batch to the
+/// last one, and as long after that as it takes for one more. Empty where no batches can be told.
+pub fn own_batches(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
+    let mut opens: Vec<u64> = facts
+        .touches(tid)
+        .iter()
+        .filter(|touch| touch.op == Op::Open.number() && touch.object.class == Class::File as u8)
+        .map(|touch| touch.at.0)
+        .collect();
+    if opens.len() < MIN_FILES {
+        // Files that stay open: the reads tell.
+        opens = facts
+            .touches(tid)
+            .iter()
+            .filter(|touch| {
+                touch.op == Op::Read.number() && touch.object.class == Class::File as u8
+            })
+            .map(|touch| touch.at.0)
+            .collect();
+    }
+    if opens.len() < MIN_FILES {
+        return Vec::new();
+    }
+    let mut gaps: Vec<u64> = opens.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    gaps.sort_unstable();
+    let Some(limit) = natural_break(&gaps) else {
+        return Vec::new();
+    };
+    let mut out = Vec::new();
+    let mut first = opens[0];
+    let mut last = opens[0];
+    let mut count = 1_u64;
+    for at in opens.iter().skip(1).copied().chain([u64::MAX]) {
+        if at - last > limit {
+            let per_file = if count > 1 {
+                (last - first) / (count - 1)
+            } else {
+                0
+            };
+            out.push((first, (last + per_file).min(at)));
+            first = at;
+            count = 0;
+        }
+        last = at;
+        count += 1;
+    }
+    union(out)
+}
+
+/// Where sorted gaps fall apart into short and long ones: the widest jump between neighbours, when it is wide
+/// and the long ones are fewer.
+fn natural_break(sorted: &[u64]) -> Option<u64> {
+    let half = sorted.len() / 2;
+    let (at, ratio) = (half..sorted.len().saturating_sub(3))
+        .map(|at| (at, sorted[at + 1] as f64 / sorted[at].max(1) as f64))
+        .max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let median = sorted[half].max(1) as f64;
+    let long = sorted[at + 1] as f64;
+    (ratio > 1.3 && long >= BATCH_GAP * median).then(|| ((sorted[at] as f64) * ratio.sqrt()) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_fall_apart_or_do_not() {
+        let mut gaps: Vec<u64> = (0..70).map(|n| 1000 + n * 5).collect();
+        gaps.extend((0..10).map(|n| 40_000 + n * 200));
+        gaps.sort_unstable();
+        let limit = natural_break(&gaps).expect("two groups");
+        assert!((1345..40_000).contains(&limit), "{limit}");
+        let even: Vec<u64> = (0..80).map(|n| 1000 + n * 20).collect();
+        assert_eq!(natural_break(&even), None);
+    }
+}

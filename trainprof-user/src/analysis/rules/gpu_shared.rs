@@ -1,0 +1,70 @@
+//! A process outside the job uses its GPU.
+
+use serde_json::json;
+
+use super::{Answer, Finding, Look, look::rounded};
+use crate::analysis::words;
+
+/// Less use than this (0–1) is a desktop or a monitor.
+const MIN_USE: f64 = 0.02;
+
+pub(super) fn rule(look: &Look) -> Answer {
+    let gpu = &look.session.gpu;
+    if gpu.devices.is_empty() {
+        return Answer::NotEnough("no GPU was seen");
+    }
+    let mut others = Vec::new();
+    for ((device, pid), seen) in &gpu.processes {
+        let ours = look.session.processes.contains_key(pid);
+        let used = gpu
+            .devices
+            .get(device)
+            .is_some_and(|device| device.used_by_job != Some(false));
+        let (sum, count) = seen.utilisation;
+        let mean = (count > 0).then(|| sum / f64::from(count));
+        let matters = mean.map_or(
+            seen.memory_max_bytes.is_some_and(|bytes| bytes > 64 << 20),
+            |mean| mean >= MIN_USE,
+        );
+        if !ours && used && matters {
+            others.push((
+                *device,
+                *pid,
+                seen.last.name.clone(),
+                mean,
+                seen.memory_max_bytes,
+            ));
+        }
+    }
+    let Some((device, pid, name, mean, memory)) = others.first().cloned() else {
+        return Answer::Clear;
+    };
+    let mut what = Vec::new();
+    if let Some(mean) = mean {
+        what.push(format!("{} of its time", words::percent(mean)));
+    }
+    if let Some(bytes) = memory {
+        what.push(format!("{} of its memory", words::bytes(bytes as f64)));
+    }
+    Answer::Found(Finding {
+        kind: "gpu-shared",
+        share: None,
+        evidence: [(
+            "processes",
+            others
+                .iter()
+                .map(|(device, pid, name, mean, memory)| {
+                    json!({"device": device, "pid": pid, "name": name,
+                           "utilisation": mean.map(rounded), "memory_bytes": memory})
+                })
+                .collect(),
+        )]
+        .into(),
+        summary: format!(
+            "process {pid}{} outside the job uses GPU {device}: {}",
+            name.map_or_else(String::new, |name| format!(" ({name})")),
+            words::list(&what)
+        ),
+        advice: "run it elsewhere, or give the job a GPU of its own".to_owned(),
+    })
+}

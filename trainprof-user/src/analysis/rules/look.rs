@@ -1,0 +1,299 @@
+//! What rules look at, and the questions that several of them ask.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{Answer, Evidence, Finding};
+use crate::{
+    analysis::{
+        Analysis, Kind, Share, Trainer,
+        causes::outsider,
+        facts::Facts,
+        words::{factor, place, time},
+    },
+    session::Session,
+};
+
+/// A cause with a smaller share is not worth a finding.
+const MIN_SHARE: f64 = 0.07;
+/// Less than this (ns) of walked time tells nothing.
+const MIN_WALKED: f64 = 1e9;
+
+/// One trainer, with everything around it.
+pub struct Look<'a> {
+    pub session: &'a Session,
+    pub facts: &'a Facts<'a>,
+    pub analysis: &'a Analysis,
+    pub trainer: &'a Trainer,
+}
+
+impl Look<'_> {
+    /// Whether the GPU's idle time is what shares are shares of.
+    pub fn by_gpu(&self) -> bool {
+        self.trainer.idle.seen_s > 0.0
+    }
+
+    /// A cause's share (0–1) of the trainer's wall time, or of the GPU's idle time where a GPU is sampled.
+    pub fn share(&self, kind: Kind) -> f64 {
+        if self.by_gpu() {
+            let idle = &self.trainer.idle;
+            let seconds = idle.by_kind.get(&kind).copied().unwrap_or(0.0);
+            if idle.idle_s > 0.0 {
+                seconds / idle.idle_s
+            } else {
+                0.0
+            }
+        } else {
+            self.wall_share(kind)
+        }
+    }
+
+    /// A cause's share (0–1) of the trainer's wall time.
+    pub fn wall_share(&self, kind: Kind) -> f64 {
+        if self.by_gpu() {
+            let idle = &self.trainer.idle;
+            return idle.by_kind.get(&kind).copied().unwrap_or(0.0) / idle.seen_s.max(1e-9);
+        }
+        self.trainer.ns(kind) / self.trainer.wall.max(1.0)
+    }
+
+    /// The time that went to a cause.
+    pub fn parts(&self, kind: Kind) -> impl Iterator<Item = &Share> {
+        self.trainer
+            .shares
+            .iter()
+            .filter(move |share| share.kind == kind)
+    }
+
+    /// Sums of a cause's time (ns) by whatever `by` tells of it, largest first; `None` is left out.
+    pub fn top<K: Ord>(&self, kind: Kind, by: impl Fn(&Share) -> Option<K>) -> Vec<(K, f64)> {
+        let mut sums = BTreeMap::<K, f64>::new();
+        for share in self.parts(kind) {
+            if let Some(key) = by(share) {
+                *sums.entry(key).or_default() += share.ns;
+            }
+        }
+        let mut out: Vec<(K, f64)> = sums.into_iter().collect();
+        out.sort_by(|a, b| b.1.total_cmp(&a.1));
+        out
+    }
+
+    /// File sets that a cause's time went to.
+    pub fn filesets(&self, kind: Kind) -> Vec<(u32, f64)> {
+        self.top(kind, |share| {
+            (share.detail.fileset != 0).then_some(share.detail.fileset)
+        })
+    }
+
+    /// Processes outside the job that a cause's time went to: pid, command.
+    pub fn outsiders(&self, kind: Kind) -> Vec<((u32, String), f64)> {
+        self.top(kind, |share| {
+            (share.detail.outsider != 0)
+                .then(|| outsider(self.session, share.detail.outsider))
+                .flatten()
+        })
+    }
+
+    /// Mean length of a step, ms.
+    pub fn step_ms(&self) -> Option<f64> {
+        Some(self.trainer.steps.as_ref()?.mean_ns() / 1e6)
+    }
+
+    /// "at most 2.4x faster", and what that means for a step.
+    pub fn effect(&self, kind: Kind) -> String {
+        let bound = self.trainer.bound(kind);
+        match self.step_ms() {
+            Some(step) if bound.is_finite() => format!(
+                "a step would fall from {} to no less than {} (at most {} as fast)",
+                time(step / 1e3),
+                time(step / 1e3 / bound),
+                factor(bound)
+            ),
+            _ => format!("the job would be at most {} as fast", factor(bound)),
+        }
+    }
+
+    /// Whether enough was seen for any rule about time.
+    pub fn enough(&self) -> bool {
+        self.trainer.wall >= MIN_WALKED
+    }
+
+    /// The answer for a cause: found when its share is large enough.
+    pub fn cause(&self, kind: Kind, say: impl FnOnce(&mut Evidence) -> (String, String)) -> Answer {
+        if !self.enough() {
+            return Answer::NotEnough("less than a second was seen");
+        }
+        let share = self.share(kind);
+        if share < MIN_SHARE || self.wall_share(kind) < MIN_SHARE / 2.0 {
+            return Answer::Clear;
+        }
+        let mut evidence = Evidence::new();
+        evidence.insert(
+            "seconds",
+            seconds(self.wall_share(kind) * self.trainer.wall),
+        );
+        let bound = self.trainer.bound(kind);
+        evidence.insert(
+            "speedup_bound",
+            if bound.is_finite() {
+                rounded(bound)
+            } else {
+                Value::Null
+            },
+        );
+        let filesets = self.filesets(kind);
+        if !filesets.is_empty() {
+            evidence.insert("directories", self.directories(&filesets));
+        }
+        let outsiders = self.outsiders(kind);
+        if !outsiders.is_empty() {
+            evidence.insert(
+                "outsiders",
+                outsiders
+                    .iter()
+                    .take(5)
+                    .map(|((pid, command), ns)| {
+                        json!({"pid": pid, "command": command, "seconds": seconds(*ns)})
+                    })
+                    .collect(),
+            );
+        }
+        let (summary, advice) = say(&mut evidence);
+        Answer::Found(Finding {
+            kind: kind.name(),
+            share: Some(share),
+            evidence,
+            summary,
+            advice,
+        })
+    }
+
+    fn directories(&self, filesets: &[(u32, f64)]) -> Value {
+        filesets
+            .iter()
+            .take(5)
+            .filter_map(|(fileset, ns)| {
+                let fact = self.session.filesets.get(fileset)?;
+                let time = self
+                    .analysis
+                    .file_times
+                    .get(fileset)
+                    .copied()
+                    .unwrap_or_default();
+                Some(json!({
+                    "path": fact.directory,
+                    "filesystem": fact.fs_type,
+                    "seconds": seconds(*ns),
+                    "opens": time.opens,
+                    "mean_file_bytes": time.mean_bytes().map(f64::round),
+                    "bytes_read": time.read_bytes,
+                }))
+            })
+            .collect()
+    }
+
+    /// The places of a cause for a sentence: the largest ones.
+    pub fn places(&self, kind: Kind) -> Vec<String> {
+        let filesets = self.filesets(kind);
+        let most = filesets.first().map_or(0.0, |(_, ns)| *ns);
+        let mut out: Vec<String> = Vec::new();
+        for (fileset, ns) in filesets {
+            if ns >= 0.2 * most
+                && let Some(place) = place(self.session, fileset)
+                && !out.contains(&place)
+            {
+                out.push(place);
+            }
+        }
+        out
+    }
+
+    /// " (served by pid 12: cmd)" where a process outside the job served what was waited for.
+    pub fn served_by(&self, kind: Kind) -> String {
+        match self.outsiders(kind).first() {
+            Some(((pid, command), ns)) if *ns >= 0.2 * self.trainer.ns(kind) => {
+                format!(", served by process {pid} ({})", clip(command, 60))
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Whether most of a cause's time lies behind waits for producers.
+    pub fn behind_producers(&self, kind: Kind) -> bool {
+        let behind: f64 = self
+            .parts(kind)
+            .filter(|share| share.in_stall)
+            .map(|share| share.ns)
+            .sum();
+        behind * 2.0 >= self.trainer.ns(kind)
+    }
+
+    /// Who waits: "its workers", "its loader threads" or "the trainer itself".
+    pub fn who(&self, kind: Kind) -> &'static str {
+        if !self.behind_producers(kind) {
+            "the trainer itself"
+        } else if self.trainer.cast.workers.is_empty() {
+            "its loader threads"
+        } else {
+            "its workers"
+        }
+    }
+
+    /// CPUs of the host that nobody used, on average; fewer where the job has a quota.
+    pub fn free_cpus(&self) -> f64 {
+        let terms = &self.trainer.terms;
+        let by_job = terms.cpus - terms.cpu / self.trainer.wall.max(1.0);
+        let host = &self.session.host.host;
+        let by_host = match (host.first(), host.last()) {
+            (Some(first), Some(last)) if last.at > first.at => {
+                let idle = last.idle_ns.saturating_sub(first.idle_ns) as f64;
+                idle / last.at.since(first.at) as f64
+            }
+            _ => f64::INFINITY,
+        };
+        by_job.min(by_host).max(0.0)
+    }
+
+    /// Operations of the job a second in sets of files where a cause's time went.
+    pub fn opens_per_s(&self, kind: Kind) -> f64 {
+        let opens: u64 = self
+            .filesets(kind)
+            .iter()
+            .filter_map(|(fileset, _)| self.analysis.file_times.get(fileset))
+            .map(|time| time.opens)
+            .sum();
+        opens as f64 / self.session.duration_s().max(1e-9)
+    }
+
+    /// Mean size of the opened files where a cause's time went, bytes.
+    pub fn mean_file_bytes(&self, kind: Kind) -> Option<f64> {
+        let (mut opens, mut bytes) = (0, 0);
+        for (fileset, _) in self.filesets(kind) {
+            if let Some(time) = self.analysis.file_times.get(&fileset) {
+                opens += time.opens;
+                bytes += time.opened_bytes;
+            }
+        }
+        (opens > 0).then(|| bytes as f64 / opens as f64)
+    }
+}
+
+/// Nanoseconds as seconds with three digits after the point.
+pub fn seconds(ns: f64) -> Value {
+    rounded(ns / 1e9)
+}
+
+/// A number with three digits after the point.
+pub fn rounded(n: f64) -> Value {
+    json!((n * 1e3).round() / 1e3)
+}
+
+/// The beginning of a text.
+pub fn clip(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        text.to_owned()
+    } else {
+        text.chars().take(most - 1).chain(['…']).collect()
+    }
+}

@@ -1,0 +1,117 @@
+//! The rules: one file each, every one with three answers.
+
+mod allocation_churn;
+mod checkpoint;
+mod communication;
+mod compute;
+mod copy_on_write;
+mod cpu_contention;
+mod cpu_throttled;
+mod fd_growth;
+mod gpu_memory_growth;
+mod gpu_shared;
+mod growth;
+mod h2d_copy;
+mod host_compute;
+mod input_cpu;
+mod look;
+mod memory_growth;
+mod network_io;
+mod page_cache_thrash;
+mod rank_imbalance;
+mod serialization;
+mod small_files;
+mod storage_io;
+mod tail_latency;
+mod too_few_workers;
+mod worker_respawn;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+pub use look::Look;
+
+use super::{Analysis, facts::Facts};
+use crate::session::Session;
+
+/// Facts that a finding rests on, by name.
+pub type Evidence = BTreeMap<&'static str, Value>;
+
+/// One cause, or one thing worth knowing, with what it rests on and what to do.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// Name in reports.
+    pub kind: &'static str,
+    /// Share of the trainer's wall time (0–1), or of the GPU's idle time where a GPU is sampled; `None` where
+    /// a share means nothing.
+    pub share: Option<f64>,
+    pub evidence: Evidence,
+    pub summary: String,
+    pub advice: String,
+}
+
+/// What a rule says.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// Looked at, and not so.
+    Clear,
+    Found(Finding),
+    /// What is missing to tell.
+    NotEnough(&'static str),
+}
+
+/// A rule.
+pub type Rule = fn(&Look) -> Answer;
+
+/// Every rule, by the name of what it finds. Causes first.
+pub const RULES: &[(&str, Rule)] = &[
+    ("storage-io", storage_io::rule),
+    ("small-files", small_files::rule),
+    ("network-io", network_io::rule),
+    ("input-cpu", input_cpu::rule),
+    ("serialization", serialization::rule),
+    ("cpu-contention", cpu_contention::rule),
+    ("cpu-throttled", cpu_throttled::rule),
+    ("allocation-churn", allocation_churn::rule),
+    ("checkpoint", checkpoint::rule),
+    ("communication", communication::rule),
+    ("host-compute", host_compute::rule),
+    ("h2d-copy", h2d_copy::rule),
+    ("compute", compute::rule),
+    ("too-few-workers", too_few_workers::rule),
+    ("worker-respawn", worker_respawn::rule),
+    ("tail-latency", tail_latency::rule),
+    ("rank-imbalance", rank_imbalance::rule),
+    ("page-cache-thrash", page_cache_thrash::rule),
+    ("copy-on-write", copy_on_write::rule),
+    ("memory-growth", memory_growth::rule),
+    ("gpu-memory-growth", gpu_memory_growth::rule),
+    ("fd-growth", fd_growth::rule),
+    ("gpu-shared", gpu_shared::rule),
+];
+
+/// What all rules find, the largest share first; what has no share comes last.
+pub fn findings(session: &Session, facts: &Facts, analysis: &Analysis) -> Vec<Finding> {
+    let Some(trainer) = &analysis.trainer else {
+        return Vec::new();
+    };
+    let look = Look {
+        session,
+        facts,
+        analysis,
+        trainer,
+    };
+    let mut out: Vec<Finding> = RULES
+        .iter()
+        .filter_map(|(_, rule)| match rule(&look) {
+            Answer::Found(finding) => Some(finding),
+            Answer::Clear | Answer::NotEnough(_) => None,
+        })
+        .collect();
+    out.sort_by(|a, b| {
+        let of = |f: &Finding| f.share.unwrap_or(-1.0);
+        of(b).total_cmp(&of(a))
+    });
+    out
+}

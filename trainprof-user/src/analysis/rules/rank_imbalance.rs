@@ -1,0 +1,55 @@
+//! Ranks that wait for each other unequally: one has more to do.
+
+use serde_json::json;
+
+use super::{Answer, Finding, Look};
+use crate::analysis::{Kind, words};
+
+/// Difference between the rank that waits most and the one that waits least, as a share of the time.
+const MIN_DIFFERENCE: f64 = 0.15;
+
+pub(super) fn rule(look: &Look) -> Answer {
+    let all: Vec<(u32, f64)> = std::iter::once(look.trainer)
+        .chain(&look.analysis.others)
+        .map(|trainer| {
+            (
+                trainer.cast.trainer,
+                trainer.ns(Kind::Communication) / trainer.wall.max(1.0),
+            )
+        })
+        .collect();
+    if all.len() < 2 {
+        return Answer::Clear;
+    }
+    let least = all.iter().min_by(|a, b| a.1.total_cmp(&b.1));
+    let most = all.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    let (Some(least), Some(most)) = (least, most) else {
+        return Answer::NotEnough("no ranks");
+    };
+    let difference = most.1 - least.1;
+    if difference < MIN_DIFFERENCE {
+        return Answer::Clear;
+    }
+    Answer::Found(Finding {
+        kind: "rank-imbalance",
+        share: Some(difference),
+        evidence: [(
+            "waiting_share",
+            all.iter()
+                .map(|(pid, share)| json!({"pid": pid, "share": (share * 1e3).round() / 1e3}))
+                .collect(),
+        )]
+        .into(),
+        summary: format!(
+            "the rank in process {} waits {} of the time for others, the one in process {} only {}",
+            most.0,
+            words::percent(most.1),
+            least.0,
+            words::percent(least.1)
+        ),
+        advice: format!(
+            "give process {} less work or a faster place: the others wait for it",
+            least.0
+        ),
+    })
+}

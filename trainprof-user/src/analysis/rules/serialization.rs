@@ -1,0 +1,84 @@
+//! One thread or lock that the others wait for.
+
+use serde_json::json;
+
+use super::{Answer, Look, look::rounded};
+use crate::analysis::{Kind, words};
+
+const KIND: Kind = Kind::Serialization;
+
+pub(super) fn rule(look: &Look) -> Answer {
+    look.cause(KIND, |evidence| {
+        let locks = look.top(KIND, |share| share.detail.lock);
+        if let Some((id, _)) = locks.first()
+            && let Some(lock) = look.analysis.locks.get(id)
+        {
+            let per_s = lock.hand_overs as f64 / (look.trainer.wall / 1e9);
+            let threads = lock.threads.len();
+            let waiting = lock.waited_ns as f64 / (look.trainer.wall * threads as f64);
+            evidence.insert("threads", json!(threads));
+            evidence.insert("hand_overs_per_s", rounded(per_s));
+            evidence.insert("waiting_share", rounded(waiting));
+            let gil = lock.asks_again && has_python(look);
+            let what = if gil {
+                "the interpreter's lock (GIL)"
+            } else if id.pid == 0 {
+                "a lock shared by processes"
+            } else {
+                "one lock"
+            };
+            let summary = format!(
+                "{threads} threads take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second",
+                words::percent(waiting)
+            );
+            let advice = if gil {
+                format!(
+                    "make batches in worker processes (num_workers) instead of threads, or in code that lets the lock go; without it {}",
+                    look.effect(KIND)
+                )
+            } else {
+                format!(
+                    "hold the lock for less, or give each worker its own; without waiting for it {}",
+                    look.effect(KIND)
+                )
+            };
+            return (summary, advice);
+        }
+        let places = look.places(KIND);
+        if !places.is_empty() {
+            return (
+                format!(
+                    "threads of the job wait for each other inside the kernel, on {}",
+                    words::list(&places)
+                ),
+                format!(
+                    "spread these files over more directories or let one process write them; without these waits {}",
+                    look.effect(KIND)
+                ),
+            );
+        }
+        let feeder = look.top(KIND, |share| Some(share.detail.tid));
+        let name = feeder
+            .first()
+            .and_then(|(tid, _)| look.session.thread(*tid))
+            .map_or_else(
+                || "one thread".to_owned(),
+                |thread| format!("thread {} ({})", thread.key.tid, thread.name),
+            );
+        (
+            format!("all producers wait for {name}, which feeds them one after the other"),
+            format!(
+                "split its work among the workers, or run several of it; without these waits {}",
+                look.effect(KIND)
+            ),
+        )
+    })
+}
+
+fn has_python(look: &Look) -> bool {
+    look.session
+        .processes
+        .get(&look.trainer.cast.trainer)
+        .and_then(|process| process.seen.frameworks.as_ref())
+        .is_some_and(|frameworks| frameworks.python.is_some())
+}

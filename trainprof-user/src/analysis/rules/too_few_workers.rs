@@ -1,0 +1,84 @@
+//! Workers that are never idle while the trainer waits for them and CPUs are free, or waits can overlap.
+
+use serde_json::json;
+
+use super::{Answer, Finding, Look, input_cpu::wanted_workers, look::rounded};
+use crate::analysis::{Kind, words};
+
+/// Workers that are idle for less than this share are never waiting for work.
+const BUSY: f64 = 0.85;
+/// The trainer waits for data at least this share of the time.
+const WAITS: f64 = 0.15;
+
+pub(super) fn rule(look: &Look) -> Answer {
+    let trainer = look.trainer;
+    if !look.enough() {
+        return Answer::NotEnough("less than a second was seen");
+    }
+    let parallel = trainer.demand.parallel;
+    let waits = trainer.stalled / trainer.wall;
+    let wanted = wanted_workers(look);
+    if trainer.cast.parallel() == 0 {
+        let input =
+            trainer.ns(Kind::InputCpu) + trainer.ns(Kind::StorageIo) + trainer.ns(Kind::SmallFiles);
+        let share = input / trainer.wall;
+        if share < WAITS {
+            return Answer::Clear;
+        }
+        return Answer::Found(Finding {
+            kind: "too-few-workers",
+            share: Some(share),
+            evidence: [("workers", json!(0))].into(),
+            summary: format!(
+                "there are no workers: the trainer spends {} of its time making batches",
+                words::percent(share)
+            ),
+            advice: format!(
+                "num_workers={:.0} would make batches while the trainer computes",
+                wanted.unwrap_or(1.0).ceil().max(1.0)
+            ),
+        });
+    }
+    let (Some(wanted), true) = (wanted, parallel > 0.0) else {
+        return Answer::NotEnough("no worker was seen at work");
+    };
+    let busy = trainer.demand.busy / (parallel * trainer.wall);
+    // What a lock keeps them from, more of them do not get either.
+    let locked = trainer.demand.locked_out / trainer.demand.busy.max(1.0);
+    let running: f64 = trainer.demand.run_by_kind.values().sum();
+    let cpu_each = running / trainer.demand.busy.max(1.0);
+    let free = look.free_cpus();
+    let room = free >= 0.3 * cpu_each || cpu_each < 0.1;
+    if waits < WAITS || busy < BUSY || locked > 0.3 || !room || wanted <= parallel + 0.2 {
+        return Answer::Clear;
+    }
+    // A local disk that the workers wait for is not made faster by asking it more at a time.
+    let waits_for_disk = look
+        .parts(Kind::StorageIo)
+        .filter(|share| share.in_stall && share.detail.outsider == 0)
+        .map(|share| share.ns)
+        .sum::<f64>();
+    if waits_for_disk * 2.0 > trainer.stalled {
+        return Answer::Clear;
+    }
+    let more = (parallel + (free / cpu_each.max(0.02)).floor().max(1.0)).min(wanted.ceil());
+    Answer::Found(Finding {
+        kind: "too-few-workers",
+        share: Some(waits),
+        evidence: [
+            ("workers", rounded(parallel)),
+            ("workers_needed", rounded(wanted)),
+            ("busy_share", rounded(busy)),
+            ("free_cpus", rounded(free)),
+        ]
+        .into(),
+        summary: format!(
+            "the {parallel:.0} workers are busy {} of the time and the trainer waits for them; {free:.1} CPUs are free",
+            words::percent(busy)
+        ),
+        advice: format!(
+            "raise num_workers from {parallel:.0} to about {:.0} (about {wanted:.1} would keep up with the trainer)",
+            more.max(parallel + 1.0).ceil()
+        ),
+    })
+}

@@ -1,0 +1,65 @@
+//! Workers that are made anew each epoch.
+
+use serde_json::json;
+
+use super::{Answer, Finding, Look, look::rounded};
+use crate::analysis::{Kind, words};
+
+/// Workers that ended, for each that lives at a time.
+const GENERATIONS: f64 = 2.0;
+
+pub(super) fn rule(look: &Look) -> Answer {
+    let session = look.session;
+    let workers = &look.trainer.cast.workers;
+    if workers.is_empty() {
+        return Answer::Clear;
+    }
+    let Some(start) = &session.start else {
+        return Answer::NotEnough("the watch has no beginning");
+    };
+    let born: Vec<u32> = workers
+        .iter()
+        .copied()
+        .filter(|pid| {
+            session
+                .processes
+                .get(pid)
+                .is_some_and(|process| process.since > start.at)
+        })
+        .collect();
+    let ended = workers
+        .iter()
+        .filter(|pid| {
+            session
+                .threads
+                .values()
+                .filter(|thread| thread.pid == **pid)
+                .all(|thread| thread.until.is_some())
+        })
+        .count();
+    let at_once = look.trainer.demand.parallel.max(1.0);
+    if (born.len() as f64) < GENERATIONS * at_once || (ended as f64) < GENERATIONS * at_once {
+        return Answer::Clear;
+    }
+    let generations = born.len() as f64 / at_once.round().max(1.0);
+    let every = session.duration_s() / generations;
+    let waited = look.trainer.ns(Kind::WorkerStart) / look.trainer.wall;
+    Answer::Found(Finding {
+        kind: "worker-respawn",
+        share: Some(waited),
+        evidence: [
+            ("workers_started", json!(born.len())),
+            ("workers_ended", json!(ended)),
+            ("every_s", rounded(every)),
+        ]
+        .into(),
+        summary: format!(
+            "{} workers were started and {ended} ended in {}: a new set about every {}",
+            born.len(),
+            words::time(session.duration_s()),
+            words::time(every)
+        ),
+        advice: "keep them: persistent_workers=True; each start costs a fork, the imports, and an empty queue"
+            .to_owned(),
+    })
+}

@@ -1,0 +1,189 @@
+//! What a thread's time on the CPU went into, from clock samples.
+
+use trainprof_common::{
+    arch,
+    thread::{NR_FAULT, NR_PREEMPTED},
+};
+
+use super::facts::Facts;
+use crate::record::fact::{PlaceClass, SampleFact};
+
+/// Fewer samples than this say nothing about a stretch.
+const MIN_SAMPLES: usize = 25;
+
+/// Shares (0–1) of time on the CPU; they sum to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Split {
+    /// User code that is none of the below.
+    pub user: f64,
+    /// Libraries that decode or decompress: images, sound, films, archives, columns.
+    pub decoders: f64,
+    /// The kernel, making processes and waiting for their end.
+    pub processes: f64,
+    /// Allocators: malloc family, Python's, the framework's for the GPU.
+    pub allocator: f64,
+    /// The kernel, handling page faults.
+    pub fault: f64,
+    /// The kernel, in mmap, munmap, brk, madvise, mremap, mprotect.
+    pub memory_calls: f64,
+    /// The kernel, in open, stat, close, getdents and the like.
+    pub file_meta: f64,
+    /// The kernel, in read and the like.
+    pub read: f64,
+    /// The kernel, in write, fsync, rename and the like.
+    pub write: f64,
+    /// The kernel, in socket calls.
+    pub socket: f64,
+    /// The CUDA runtime and driver.
+    pub gpu_driver: f64,
+    /// The kernel, in other calls.
+    pub other_calls: f64,
+    /// Samples that this was taken from; 0: nothing is known, and all counts as `user`.
+    pub samples: usize,
+}
+
+/// The split of a thread's running inside the given windows; from all its samples when there are too few inside.
+pub fn split(facts: &Facts, tid: u32, windows: &[(u64, u64)]) -> Split {
+    let all = facts.samples(tid);
+    let mut inside = Vec::new();
+    for (from, to) in windows {
+        let first = all.partition_point(|sample| sample.at.0 < *from);
+        inside.extend(all[first..].iter().take_while(|sample| sample.at.0 < *to));
+    }
+    if inside.len() >= MIN_SAMPLES {
+        count(facts, inside.iter().copied())
+    } else if all.len() >= MIN_SAMPLES {
+        count(facts, all.iter())
+    } else {
+        Split {
+            user: 1.0,
+            ..Split::default()
+        }
+    }
+}
+
+fn count<'a>(facts: &Facts, samples: impl Iterator<Item = &'a SampleFact>) -> Split {
+    let mut split = Split::default();
+    for sample in samples {
+        split.samples += 1;
+        let class = facts
+            .session
+            .places
+            .get(&sample.place)
+            .map_or(PlaceClass::Other, |place| place.class);
+        let share = match (class, sample.nr) {
+            (PlaceClass::Kernel, NR_FAULT) => &mut split.fault,
+            (PlaceClass::Kernel, nr) => match call(nr) {
+                Call::Meta => &mut split.file_meta,
+                Call::Read => &mut split.read,
+                Call::Write => &mut split.write,
+                Call::Memory => &mut split.memory_calls,
+                Call::Socket => &mut split.socket,
+                Call::Process => &mut split.processes,
+                Call::Other => &mut split.other_calls,
+            },
+            (PlaceClass::Malloc | PlaceClass::PyMalloc | PlaceClass::GpuAllocator, _) => {
+                &mut split.allocator
+            }
+            (PlaceClass::GpuDriver, _) => &mut split.gpu_driver,
+            (PlaceClass::Other | PlaceClass::Python, NR_FAULT) => &mut split.fault,
+            (PlaceClass::Other, _) if decodes(facts, sample.place) => &mut split.decoders,
+            (PlaceClass::Other | PlaceClass::Python, _) => &mut split.user,
+        };
+        *share += 1.0;
+    }
+    let total = split.samples.max(1) as f64;
+    for share in [
+        &mut split.user,
+        &mut split.decoders,
+        &mut split.processes,
+        &mut split.allocator,
+        &mut split.fault,
+        &mut split.memory_calls,
+        &mut split.file_meta,
+        &mut split.read,
+        &mut split.write,
+        &mut split.socket,
+        &mut split.gpu_driver,
+        &mut split.other_calls,
+    ] {
+        *share /= total;
+    }
+    split
+}
+
+/// What a system call is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    Meta,
+    Read,
+    Write,
+    Memory,
+    Socket,
+    Process,
+    Other,
+}
+
+/// What a system call is for, by its number.
+pub fn call(nr: i16) -> Call {
+    if nr <= NR_PREEMPTED {
+        return Call::Other;
+    }
+    match arch::syscall_name(nr).unwrap_or("") {
+        "open" | "openat" | "openat2" | "creat" | "close" | "stat" | "lstat" | "fstat"
+        | "newfstatat" | "statx" | "access" | "faccessat" | "faccessat2" | "readlink"
+        | "readlinkat" | "getdents" | "getdents64" | "unlink" | "unlinkat" | "mkdir"
+        | "mkdirat" | "rmdir" | "lseek" | "ioctl" | "fcntl" => Call::Meta,
+        "read" | "pread64" | "readv" | "preadv" | "preadv2" | "sendfile" | "splice"
+        | "copy_file_range" | "readahead" | "io_uring_enter" => Call::Read,
+        "write" | "pwrite64" | "writev" | "pwritev" | "pwritev2" | "fsync" | "fdatasync"
+        | "sync_file_range" | "msync" | "sync" | "syncfs" | "rename" | "renameat" | "renameat2"
+        | "ftruncate" | "fallocate" => Call::Write,
+        "mmap" | "munmap" | "brk" | "madvise" | "mremap" | "mprotect" => Call::Memory,
+        "recvfrom" | "recvmsg" | "recvmmsg" | "sendto" | "sendmsg" | "sendmmsg" | "connect"
+        | "accept" | "accept4" => Call::Socket,
+        "clone" | "clone3" | "fork" | "vfork" | "execve" | "execveat" | "wait4" | "waitid" => {
+            Call::Process
+        }
+        _ => Call::Other,
+    }
+}
+
+/// Beginnings of names of shared objects whose work is to decode or decompress.
+const DECODERS: [&str; 26] = [
+    "libz.",
+    "libz-",
+    "libdeflate",
+    "libzstd",
+    "liblz4",
+    "libsnappy",
+    "libbrotli",
+    "libbz2",
+    "liblzma",
+    "libjpeg",
+    "libturbojpeg",
+    "libpng",
+    "libwebp",
+    "libtiff",
+    "libopenjp2",
+    "libheif",
+    "_imaging",
+    "cv2",
+    "libopencv",
+    "libavcodec",
+    "libavformat",
+    "libswscale",
+    "libsndfile",
+    "libFLAC",
+    "libarrow",
+    "libparquet",
+];
+
+fn decodes(facts: &Facts, place: u32) -> bool {
+    facts
+        .session
+        .places
+        .get(&place)
+        .and_then(|place| place.module.as_deref())
+        .is_some_and(|module| DECODERS.iter().any(|name| module.starts_with(name)))
+}

@@ -1,0 +1,350 @@
+//! The step clock: when a turn of the training loop began, found from outside.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trainprof_common::op::{Class, Op};
+
+use super::{
+    cast::Cast,
+    causes::Scene,
+    facts::Facts,
+    spans::union,
+    walk::{HopKind, Walked},
+};
+use crate::{record::fact::GpuCallKind, session::kind::WaitKind};
+
+/// Reads of one message on a pipe that follow each other within this time are one hand-over.
+const ONE_MESSAGE_NS: u64 = 400_000;
+/// Steps that make a clock.
+const MIN_STEPS: usize = 5;
+/// Requests closer together than this share of the usual step are handed out in advance, not step by step.
+const IN_ADVANCE: f64 = 0.1;
+/// Loaders whose usual steps differ by this factor serve different phases: training and evaluation.
+const OTHER_PHASE: f64 = 1.4;
+
+/// What steps were found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The trainer asked workers for the next batch.
+    BatchRequests,
+    /// The trainer took a batch from its workers.
+    BatchHandOver,
+    /// The trainer took a batch from a queue in its own memory.
+    Queue,
+    /// The trainer, having no workers, began to read a batch.
+    OwnBatches,
+    /// The trainer waited for the GPU to finish.
+    GpuSync,
+    /// The trainer waited for other ranks.
+    Collectives,
+}
+
+impl Clock {
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::BatchRequests => "batch-requests",
+            Self::BatchHandOver => "batch-hand-over",
+            Self::Queue => "queue",
+            Self::OwnBatches => "own-batches",
+            Self::GpuSync => "gpu-sync",
+            Self::Collectives => "collectives",
+        }
+    }
+}
+
+/// Steps: stretches of time, in order.
+#[derive(Clone, Debug)]
+pub struct Steps {
+    pub clock: Clock,
+    pub spans: Vec<(u64, u64)>,
+    /// 0–1: how regular they are, and how well a second clock agrees.
+    pub confidence: f64,
+}
+
+impl Steps {
+    /// Lengths in ns, sorted.
+    pub fn lengths(&self) -> Vec<u64> {
+        let mut out: Vec<u64> = self.spans.iter().map(|(from, to)| to - from).collect();
+        out.sort_unstable();
+        out
+    }
+
+    /// Mean length, ns.
+    pub fn mean_ns(&self) -> f64 {
+        let total: u64 = self.spans.iter().map(|(from, to)| to - from).sum();
+        total as f64 / self.spans.len().max(1) as f64
+    }
+
+    /// Length below which a share `q` (0–1) of the steps stayed, ns.
+    pub fn quantile_ns(&self, q: f64) -> u64 {
+        let sorted = self.lengths();
+        let at = ((sorted.len() as f64 - 1.0) * q).round() as usize;
+        sorted.get(at).copied().unwrap_or(0)
+    }
+}
+
+/// Finds the steps; `None` where there is no clock.
+pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
+    let candidates = [
+        from_workers(facts, cast),
+        from_gpu(facts, cast),
+        from_queue(facts, cast, walked),
+        from_own_batches(facts, scene),
+        from_collectives(facts, walked),
+    ];
+    candidates
+        .into_iter()
+        .flatten()
+        .find(|steps| steps.spans.len() >= MIN_STEPS)
+}
+
+/// Batches from worker processes: asked for by a write on a pipe, handed over by a message on another.
+fn from_workers(facts: &Facts, cast: &Cast) -> Option<Steps> {
+    if cast.workers.is_empty() {
+        return None;
+    }
+    let handed = hand_overs(facts, cast);
+    let requests = requests(facts, cast);
+    let taken = training_only(handed);
+    if taken.len() < MIN_STEPS {
+        return None;
+    }
+    let close = |a: usize, b: usize, slack: usize| a.abs_diff(b) <= slack + a.max(b) / 10;
+    let outstanding = 4 * cast.workers.len();
+    let inside: Vec<u64> = match (taken.first(), taken.last()) {
+        (Some(first), Some(last)) => requests
+            .iter()
+            .copied()
+            .filter(|at| at + 1_000_000_000 >= *first && *at <= last + 1_000_000_000)
+            .collect(),
+        _ => Vec::new(),
+    };
+    if inside.len() >= MIN_STEPS && close(inside.len(), taken.len(), outstanding) {
+        let times = step_by_step(&inside, &taken);
+        // Short epochs: what is asked for in advance cannot be told from the rest.
+        if times.len() > taken.len() + taken.len() / 50 + 1 {
+            return Some(build(facts, Clock::BatchHandOver, taken, None));
+        }
+        return Some(build(facts, Clock::BatchRequests, times, Some(taken.len())));
+    }
+    Some(build(facts, Clock::BatchHandOver, taken, None))
+}
+
+/// Messages that threads of the trainer took from pipes, by pipe.
+fn hand_overs(facts: &Facts, cast: &Cast) -> BTreeMap<u64, Vec<u64>> {
+    let mut out = BTreeMap::<u64, Vec<u64>>::new();
+    for (tid, touches) in facts.touching_threads() {
+        if facts.pid(tid) != Some(cast.trainer) {
+            continue;
+        }
+        let mut last = BTreeMap::<u64, u64>::new();
+        for touch in touches {
+            if touch.op != Op::Read.number()
+                || touch.object.class != Class::Pipe as u8
+                || touch.bytes == 0
+            {
+                continue;
+            }
+            let at = touch.at.0;
+            let before = last.insert(touch.object.id, at);
+            if before.is_none_or(|before| at - before > ONE_MESSAGE_NS) {
+                out.entry(touch.object.id).or_default().push(at);
+            }
+        }
+    }
+    for times in out.values_mut() {
+        times.sort_unstable();
+    }
+    out.retain(|_, times| times.len() >= 2);
+    out
+}
+
+/// Writes of the trainer's own threads, other than those that make batches, on pipes.
+fn requests(facts: &Facts, cast: &Cast) -> Vec<u64> {
+    let mut out = Vec::new();
+    for (tid, touches) in facts.touching_threads() {
+        if facts.pid(tid) != Some(cast.trainer) || cast.loader_threads.contains(&tid) {
+            continue;
+        }
+        out.extend(
+            touches
+                .iter()
+                .filter(|touch| {
+                    touch.op == Op::Write.number() && touch.object.class == Class::Pipe as u8
+                })
+                .map(|touch| touch.at.0),
+        );
+    }
+    out.sort_unstable();
+    out
+}
+
+/// Leaves out loaders that serve another phase: their steps are of another length and they take less time.
+fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> Vec<u64> {
+    let mut loaders: Vec<(u64, u64, Vec<u64>)> = by_pipe
+        .into_values()
+        .map(|times| {
+            let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            gaps.sort_unstable();
+            let usual = gaps.get(gaps.len() / 2).copied().unwrap_or(0);
+            let length = times[times.len() - 1] - times[0];
+            (usual.max(1), length, times)
+        })
+        .collect();
+    loaders.sort_by_key(|(usual, _, _)| *usual);
+    let split = loaders
+        .windows(2)
+        .position(|pair| pair[1].0 as f64 >= OTHER_PHASE * pair[0].0 as f64);
+    let kept: Vec<Vec<u64>> = match split {
+        // Both phases came up at least twice, or both lasted: else it is one loader that changed its pace.
+        Some(at) => {
+            let (fast, slow) = loaders.split_at(at + 1);
+            let time = |group: &[(u64, u64, Vec<u64>)]| group.iter().map(|g| g.1).sum::<u64>();
+            let chosen = if time(fast) > time(slow) { fast } else { slow };
+            chosen.iter().map(|(_, _, times)| times.clone()).collect()
+        }
+        None => loaders.into_iter().map(|(_, _, times)| times).collect(),
+    };
+    let mut out: Vec<u64> = kept.into_iter().flatten().collect();
+    out.sort_unstable();
+    out
+}
+
+/// Requests step by step: those in advance left out. Where fewer are left than batches were taken, epochs ended:
+/// there is nothing left to ask for then, and the hand-overs stand in their place.
+fn step_by_step(requests: &[u64], taken: &[u64]) -> Vec<u64> {
+    let mut gaps: Vec<u64> = requests.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    gaps.sort_unstable();
+    let usual = gaps.get(gaps.len() / 2).copied().unwrap_or(0);
+    let least = (usual as f64 * IN_ADVANCE) as u64;
+    let mut each: Vec<u64> = Vec::with_capacity(requests.len());
+    for at in requests {
+        if each.last().is_none_or(|last| at - last >= least) {
+            each.push(*at);
+        }
+    }
+    if each.len() + each.len() / 50 + 1 >= taken.len() {
+        return each;
+    }
+    let mut out: Vec<u64> = Vec::with_capacity(taken.len());
+    for at in each {
+        if let Some(last) = out.last().copied() {
+            let first = taken.partition_point(|t| *t <= last + least);
+            let upto = taken.partition_point(|t| *t + least < at);
+            if upto >= first + 3 && at - last > 2 * usual {
+                out.extend(&taken[first..upto]);
+            }
+        }
+        out.push(at);
+    }
+    out
+}
+
+/// Queues in memory: the trainer waited for a batch, or a producer waited for room.
+fn from_queue(facts: &Facts, cast: &Cast, walked: &Walked) -> Option<Steps> {
+    if cast.loader_threads.is_empty() || !cast.workers.is_empty() {
+        return None;
+    }
+    let stalls: Vec<u64> = walked.stalls.iter().map(|(_, to)| *to).collect();
+    let mut slots = BTreeSet::new();
+    for tid in &cast.loader_threads {
+        for item in facts.items(*tid) {
+            let by_trainer = facts.pid(item.waker.tid) == Some(cast.trainer)
+                && !cast.producers.contains(&item.waker.tid);
+            if by_trainer && item.kind() == WaitKind::Futex && item.asked_again == 0 {
+                slots.insert(item.woken);
+            }
+        }
+    }
+    let slots: Vec<u64> = slots.into_iter().collect();
+    let times = if stalls.len() >= slots.len() {
+        stalls
+    } else {
+        slots
+    };
+    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Queue, apart(times), None))
+}
+
+/// Drops what comes much sooner than usual after the one before: several wakes of one step.
+fn apart(times: Vec<u64>) -> Vec<u64> {
+    let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    gaps.sort_unstable();
+    let usual = gaps.get(gaps.len() * 3 / 4).copied().unwrap_or(0);
+    let mut out: Vec<u64> = Vec::with_capacity(times.len());
+    for at in times {
+        if out.last().is_none_or(|last| at - last >= usual / 5) {
+            out.push(at);
+        }
+    }
+    out
+}
+
+fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
+    let times: Vec<u64> = scene.own_batches().iter().map(|(from, _)| *from).collect();
+    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::OwnBatches, times, None))
+}
+
+/// Synchronising calls: one a step, or a group of them.
+fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
+    let times: Vec<u64> = facts
+        .calls(cast.step_tid)
+        .iter()
+        .filter(|call| call.kind == GpuCallKind::Synchronise)
+        .map(|call| call.to)
+        .collect();
+    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::GpuSync, apart(times), None))
+}
+
+/// Ends of waits for other ranks.
+fn from_collectives(facts: &Facts, walked: &Walked) -> Option<Steps> {
+    let of_rank: Vec<bool> = walked
+        .leaves
+        .iter()
+        .map(|(leaf, _)| leaf.hops.iter().any(|hop| hop.how == HopKind::Rank))
+        .collect();
+    let waits: Vec<(u64, u64)> = walked
+        .pieces
+        .iter()
+        .filter(|piece| of_rank[piece.leaf as usize])
+        .map(|piece| (piece.from, piece.to + ONE_MESSAGE_NS))
+        .collect();
+    let times: Vec<u64> = union(waits).into_iter().map(|(_, to)| to).collect();
+    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Collectives, apart(times), None))
+}
+
+fn build(facts: &Facts, clock: Clock, times: Vec<u64>, other: Option<usize>) -> Steps {
+    let spans: Vec<(u64, u64)> = times
+        .windows(2)
+        .map(|pair| (pair[0], pair[1]))
+        .filter(|(from, to)| {
+            to > from
+                && facts
+                    .spans
+                    .iter()
+                    .any(|(begin, end)| begin <= from && to <= end)
+        })
+        .collect();
+    let mut steps = Steps {
+        clock,
+        spans,
+        confidence: 0.0,
+    };
+    let usual = steps.quantile_ns(0.5) as f64;
+    let regular = steps
+        .spans
+        .iter()
+        .filter(|(from, to)| {
+            let length = (to - from) as f64;
+            length > 0.5 * usual && length < 2.0 * usual
+        })
+        .count() as f64
+        / steps.spans.len().max(1) as f64;
+    let agreement = other.map_or(0.85, |other| {
+        let (a, b) = (other as f64, steps.spans.len() as f64);
+        a.min(b) / a.max(b).max(1.0)
+    });
+    let enough = (steps.spans.len() as f64 / 20.0).min(1.0);
+    steps.confidence = regular * agreement * enough;
+    steps
+}

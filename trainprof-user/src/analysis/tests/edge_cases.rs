@@ -1,0 +1,467 @@
+//! What a naive walk gets wrong, one test each.
+
+use trainprof_common::op::{Class, Op};
+
+use super::{
+    stories::{TRAINER, batch, feeder, job, read_bound, stall},
+    tale::{By, FUTEX, On, POLL, READ, RECV, SLEEP, Tale, at},
+};
+use crate::analysis::{Kind, Trainer, analyse, locks::LockId, walk::What};
+
+fn trainer(tale: &Tale, ms: f64) -> Trainer {
+    analyse(&tale.session(ms)).trainer.expect("a trainer")
+}
+
+fn share(trainer: &Trainer, kind: Kind) -> f64 {
+    trainer.ns(kind) / trainer.wall
+}
+
+fn close(got: f64, expected: f64, what: &str) {
+    assert!(
+        (got - expected).abs() < 0.02,
+        "{what}: {got:.3} instead of {expected:.3}"
+    );
+}
+
+/// Pieces are disjoint and sum to what was walked.
+fn sums_up(trainer: &Trainer) {
+    let total: f64 = trainer.shares.iter().map(|share| share.ns).sum();
+    assert!(
+        (total - trainer.wall).abs() < trainer.wall * 1e-3,
+        "{total} of {}",
+        trainer.wall
+    );
+}
+
+#[test]
+fn a_stall_is_blamed_on_all_of_the_batch_not_on_its_end() {
+    // 300 ms of every batch are reading, at its beginning; the trainer waits for the last 100 ms alone, in
+    // which the worker only decodes.
+    let (tale, ms) = read_bound(300.0, 40);
+    let trainer = trainer(&tale, ms);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::StorageIo), 0.5 * 0.75, "reading");
+    close(share(&trainer, Kind::InputCpu), 0.5 * 0.25, "decoding");
+    close(share(&trainer, Kind::Compute), 0.5, "computing");
+}
+
+#[test]
+fn the_waker_of_the_last_wait_is_the_one_that_was_waited_for() {
+    // Worker 202 is quick and its batches come out of order: they wake the trainer, which waits on. Worker 201
+    // reads.
+    let mut tale = job(2);
+    for step in 0..40 {
+        let begin = f64::from(step) * 200.0;
+        tale.wait(
+            TRAINER,
+            begin + 100.0,
+            begin + 120.0,
+            POLL,
+            On::Pipe(77),
+            By::Thread(feeder(202)),
+        );
+        tale.wait(
+            202,
+            begin + 1.0,
+            begin + 100.0,
+            POLL,
+            On::Pipe(9),
+            By::Thread(TRAINER),
+        );
+        tale.wait(
+            feeder(202),
+            begin + 1.0,
+            begin + 119.9,
+            FUTEX,
+            On::Futex(0x9000),
+            By::Thread(202),
+        );
+        stall(&mut tale, begin + 120.5, begin + 199.9, 201);
+        batch(&mut tale, 201, begin + 0.2, 190.0, begin + 199.8);
+    }
+    let trainer = trainer(&tale, 8000.0);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::StorageIo), 0.5 * 0.95, "reading");
+}
+
+#[test]
+fn helper_threads_are_passed_through() {
+    let (tale, ms) = read_bound(380.0, 40);
+    let trainer = trainer(&tale, ms);
+    // No time stays with the feeder, which only waited for its worker.
+    let with_feeders: f64 = trainer
+        .shares
+        .iter()
+        .filter(|share| share.detail.tid > 1000)
+        .map(|share| share.ns)
+        .sum();
+    // But for the first batches, whose making is not told.
+    assert!(with_feeders < trainer.wall * 0.02, "{with_feeders}");
+    assert_eq!(trainer.cast.workers.len(), 2);
+    assert_eq!(trainer.cast.trainer, TRAINER);
+}
+
+#[test]
+fn a_waker_in_an_interrupt_is_no_cause_and_an_unknown_one_stays_unknown() {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for step in 0..50 {
+        let begin = f64::from(step) * 100.0;
+        tale.wait(TRAINER, begin, begin + 30.0, READ, On::Pipe(3), By::Nobody);
+        tale.wait(
+            TRAINER,
+            begin + 40.0,
+            begin + 60.0,
+            RECV,
+            On::Socket(8),
+            By::Softirq,
+        );
+    }
+    let trainer = trainer(&tale, 5000.0);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::Unknown), 0.3, "unknown");
+    close(share(&trainer, Kind::NetworkIo), 0.2, "network");
+}
+
+#[test]
+fn a_lock_that_goes_round_is_one_cause() {
+    // Four loader threads take turns of 5 ms on the interpreter's lock, asking again when 5 ms are over; every
+    // 40 ms one of them hands a batch to the trainer.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    let gil = 0x7000;
+    for n in 0..4 {
+        tale.thread(TRAINER, 101 + n);
+        tale.ops(101 + n, 10.0, Op::Open, Class::File, 5, 100, 1 << 20, 1.0);
+    }
+    for turn in 0..1600_u32 {
+        let begin = f64::from(turn) * 5.0;
+        let runs = 101 + turn % 4;
+        let before = 101 + (turn + 3) % 4;
+        if turn >= 4 {
+            // It waited for the three turns of the others, asking again at each.
+            for wait in 0..3_u32 {
+                let from = begin - 15.0 + f64::from(wait) * 5.0 + 0.1;
+                let by = if wait == 2 {
+                    By::Thread(before)
+                } else {
+                    By::Interrupt
+                };
+                tale.wait(runs, from, from + 4.9, FUTEX, On::Futex(gil), by);
+            }
+        }
+        if turn % 8 == 7 {
+            tale.wait(
+                TRAINER,
+                begin - 25.0,
+                begin + 4.9,
+                FUTEX,
+                On::Futex(0x100_000 + u64::from(turn) * 64),
+                By::Thread(runs),
+            );
+        }
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let trainer = analysis.trainer.expect("a trainer");
+    sums_up(&trainer);
+    assert!(analysis.locks.contains_key(&LockId {
+        pid: TRAINER,
+        line: gil >> 6
+    }));
+    assert_eq!(trainer.cast.loader_threads.len(), 4);
+    let found = share(&trainer, Kind::Serialization);
+    assert!(found > 0.7, "{found}");
+}
+
+#[test]
+fn a_condition_variable_is_no_lock() {
+    // One loader thread hands batches over; nobody contends for anything.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).thread(TRAINER, 101);
+    tale.ops(101, 10.0, Op::Open, Class::File, 5, 500, 1 << 20, 1.0);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            begin + 20.0,
+            begin + 99.0,
+            FUTEX,
+            On::Futex(0x4000),
+            By::Thread(101),
+        );
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    assert!(analysis.locks.is_empty(), "{:?}", analysis.locks);
+    let trainer = analysis.trainer.expect("a trainer");
+    close(
+        share(&trainer, Kind::InputCpu),
+        0.79,
+        "the loader's computing",
+    );
+}
+
+#[test]
+fn threads_of_a_parallel_region_compute_and_their_barrier_is_no_lock() {
+    // The trainer starts two threads for each region and all meet at a barrier, again and again.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, 101)
+        .thread(TRAINER, 102);
+    for region in 0..800_u32 {
+        let begin = f64::from(region) * 10.0;
+        let (first, last) = if region % 2 == 0 {
+            (101, 102)
+        } else {
+            (102, 101)
+        };
+        // The last one to arrive wakes all others at once.
+        tale.wait(
+            TRAINER,
+            begin + 5.0,
+            begin + 9.0,
+            FUTEX,
+            On::Futex(0x5000),
+            By::Thread(last),
+        );
+        tale.wait(
+            first,
+            begin + 6.0,
+            begin + 9.0,
+            FUTEX,
+            On::Futex(0x5000),
+            By::Thread(last),
+        );
+        tale.wait(
+            101,
+            begin + 9.1,
+            begin + 9.9,
+            FUTEX,
+            On::Futex(0x6000),
+            By::Thread(TRAINER),
+        );
+        tale.wait(
+            102,
+            begin + 9.1,
+            begin + 9.9,
+            FUTEX,
+            On::Futex(0x6000),
+            By::Thread(TRAINER),
+        );
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    assert!(analysis.locks.is_empty(), "{:?}", analysis.locks);
+    let trainer = analysis.trainer.expect("a trainer");
+    sums_up(&trainer);
+    close(share(&trainer, Kind::Compute), 1.0, "computing");
+}
+
+#[test]
+fn polled_waits_of_idle_workers_are_idle() {
+    // The workers are ahead: they poll an empty queue with a time-out. The trainer never waits.
+    let mut tale = job(2);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        for worker in [201, 202] {
+            tale.wait(
+                worker,
+                begin + 10.0,
+                begin + 50.0,
+                POLL,
+                On::Pipe(9),
+                By::Interrupt,
+            );
+            tale.wait(
+                worker,
+                begin + 50.1,
+                begin + 99.0,
+                POLL,
+                On::Pipe(9),
+                By::Thread(TRAINER),
+            );
+            tale.ops(worker, begin, Op::Write, Class::Pipe, 0, 1, 100, 0.01);
+        }
+        tale.ops(TRAINER, begin, Op::Read, Class::Pipe, 0, 2, 100, 0.01);
+    }
+    let trainer = trainer(&tale, 8000.0);
+    sums_up(&trainer);
+    assert_eq!(trainer.cast.workers.len(), 2, "{:?}", trainer.cast.roles);
+    close(share(&trainer, Kind::Compute), 1.0, "computing");
+    close(trainer.demand.busy / (2.0 * trainer.wall), 0.11, "busy");
+}
+
+#[test]
+fn busy_workers_do_not_bound_a_trainer_that_never_waits() {
+    let mut tale = job(2);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        for worker in [201, 202] {
+            tale.wait(
+                worker,
+                begin,
+                begin + 90.0,
+                READ,
+                On::File(5),
+                By::Interrupt,
+            );
+            tale.wait(
+                worker,
+                begin + 95.0,
+                begin + 96.0,
+                POLL,
+                On::Pipe(9),
+                By::Thread(TRAINER),
+            );
+            tale.ops(worker, begin, Op::Write, Class::Pipe, 0, 1, 100, 0.01);
+        }
+        tale.ops(TRAINER, begin, Op::Read, Class::Pipe, 0, 2, 100, 0.01);
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let verdict = analysis.verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "compute", "{}", verdict.summary);
+}
+
+#[test]
+fn page_faults_on_mapped_files_are_reads() {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(5, "/data", "ext4");
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            begin,
+            begin + 60.0,
+            0,
+            On::Mapped(5),
+            By::Interrupt,
+        );
+    }
+    let trainer = trainer(&tale, 8000.0);
+    close(share(&trainer, Kind::StorageIo), 0.6, "page faults");
+}
+
+#[test]
+fn a_thread_that_sleeps_is_not_waited_for_by_the_clock() {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            begin,
+            begin + 90.0,
+            SLEEP,
+            On::Nothing,
+            By::Interrupt,
+        );
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let verdict = analysis.verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "inconclusive", "{}", verdict.summary);
+}
+
+#[test]
+fn a_cpu_taken_by_an_outsider_is_contention_and_by_the_job_itself_is_not() {
+    for (by, kind) in [(900, Kind::CpuContention), (201, Kind::InputCpu)] {
+        let mut tale = job(1);
+        tale.outsider(900, "stress");
+        for step in 0..80 {
+            let begin = f64::from(step) * 100.0;
+            tale.preempted(TRAINER, begin, begin + 40.0, by);
+            tale.wait(
+                201,
+                begin + 50.0,
+                begin + 51.0,
+                POLL,
+                On::Pipe(9),
+                By::Thread(TRAINER),
+            );
+            tale.ops(201, begin, Op::Write, Class::Pipe, 0, 1, 100, 0.01);
+            tale.ops(TRAINER, begin, Op::Read, Class::Pipe, 0, 2, 100, 0.01);
+        }
+        let trainer = trainer(&tale, 8000.0);
+        sums_up(&trainer);
+        close(share(&trainer, kind), 0.4, kind.name());
+    }
+}
+
+#[test]
+fn lock_step_circles_end() {
+    // Two threads wake each other in turn, for ever, and the trainer waits for one of them all the time.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, 101)
+        .thread(TRAINER, 102);
+    for turn in 0..4000_u32 {
+        let begin = f64::from(turn) * 2.0;
+        tale.wait(
+            101,
+            begin,
+            begin + 1.0,
+            FUTEX,
+            On::Futex(0x1000),
+            By::Thread(102),
+        );
+        tale.wait(
+            102,
+            begin + 1.0,
+            begin + 2.0,
+            FUTEX,
+            On::Futex(0x2000),
+            By::Thread(101),
+        );
+    }
+    tale.wait(
+        TRAINER,
+        1.0,
+        7990.0,
+        FUTEX,
+        On::Futex(0x3000),
+        By::Thread(101),
+    );
+    let trainer = trainer(&tale, 8000.0);
+    sums_up(&trainer);
+}
+
+#[test]
+fn a_served_file_system_is_no_lock_of_the_job() {
+    // The process that serves the file system belongs to the job's own tree.
+    let mut tale = job(0);
+    tale.process(300, TRAINER)
+        .fileset(6, "/mnt/remote", "fuse.thing");
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            begin,
+            begin + 70.0,
+            READ,
+            On::File(6),
+            By::Thread(300),
+        );
+    }
+    let trainer = trainer(&tale, 8000.0);
+    close(share(&trainer, Kind::StorageIo), 0.7, "reading");
+    assert!(
+        trainer
+            .walked
+            .leaves
+            .iter()
+            .all(|(leaf, _)| { !matches!(leaf.what, What::Run { tid: 300 }) })
+    );
+}
+
+#[test]
+fn what_lies_before_the_watch_is_not_told() {
+    let mut tale = job(1);
+    // Began long before the watch.
+    tale.wait(TRAINER, -500.0, 4000.0, POLL, On::Pipe(77), By::Interrupt);
+    let trainer = trainer(&tale, 8000.0);
+    sums_up(&trainer);
+    assert!(
+        trainer
+            .walked
+            .pieces
+            .iter()
+            .all(|piece| piece.from >= at(0.0))
+    );
+}

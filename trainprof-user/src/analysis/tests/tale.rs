@@ -1,0 +1,361 @@
+//! Makes records from a story. What is not told as a wait is running.
+
+use std::collections::BTreeMap;
+
+use trainprof_common::{
+    op::{Class, Op},
+    thread::{NR_FAULT, NR_PREEMPTED, WakerKind},
+};
+
+use crate::{
+    record::{
+        Record,
+        fact::{
+            FilesetFact, Interval, ObjectFact, OpSum, ProcessSeen, Start, ThreadSeen, ThreadTotals,
+            TouchFact, WaitFact, WaitSum, WakerFact,
+        },
+    },
+    session::Session,
+    time::KtimeNs,
+};
+
+/// Kernel time at which every story begins.
+const BEGIN: u64 = 1_000_000_000;
+const MS: u64 = 1_000_000;
+
+pub const FUTEX: i16 = 202;
+pub const POLL: i16 = 7;
+pub const READ: i16 = 0;
+pub const FSYNC: i16 = 74;
+pub const RECV: i16 = 45;
+pub const SLEEP: i16 = 230;
+
+/// Who ends a wait.
+#[derive(Clone, Copy)]
+pub enum By {
+    Thread(u32),
+    Sender(u32),
+    Interrupt,
+    Softirq,
+    Nobody,
+}
+
+/// What a thread waits on.
+#[derive(Clone, Copy)]
+pub enum On {
+    Nothing,
+    /// A futex at an address.
+    Futex(u64),
+    Pipe(u64),
+    Socket(u64),
+    File(u32),
+    /// A page fault on a mapped file.
+    Mapped(u32),
+}
+
+/// A story in the making.
+#[derive(Default)]
+pub struct Tale {
+    threads: Vec<ThreadSeen>,
+    processes: Vec<ProcessSeen>,
+    filesets: Vec<FilesetFact>,
+    waits: Vec<WaitFact>,
+    touches: Vec<TouchFact>,
+    ops: Vec<(u64, OpSum)>,
+    outsiders: Vec<Record>,
+}
+
+/// Milliseconds of a story as kernel time.
+pub fn at(ms: f64) -> u64 {
+    BEGIN + (ms * MS as f64) as u64
+}
+
+impl Tale {
+    /// A process with its main thread.
+    pub fn process(&mut self, pid: u32, parent: u32) -> &mut Self {
+        self.processes.push(ProcessSeen {
+            at: KtimeNs(BEGIN),
+            pid,
+            parent,
+            name: format!("p{pid}"),
+            facts: None,
+            frameworks: None,
+        });
+        self.thread(pid, pid)
+    }
+
+    pub fn thread(&mut self, pid: u32, tid: u32) -> &mut Self {
+        self.threads.push(ThreadSeen {
+            at: KtimeNs(BEGIN),
+            pid,
+            tid,
+            parent_tid: None,
+            name: format!("t{tid}"),
+        });
+        self
+    }
+
+    pub fn fileset(&mut self, number: u32, directory: &str, fs_type: &str) -> &mut Self {
+        self.filesets.push(FilesetFact {
+            number,
+            directory: Some(directory.to_owned()),
+            extension: None,
+            from_text: false,
+            mount_point: Some(directory.to_owned()),
+            fs_type: Some(fs_type.to_owned()),
+        });
+        self
+    }
+
+    pub fn outsider(&mut self, tid: u32, name: &str) -> &mut Self {
+        self.outsiders.push(Record::Outsider {
+            tid,
+            pid: Some(tid),
+            name: Some(name.to_owned()),
+        });
+        self
+    }
+
+    /// A wait from one time to another.
+    pub fn wait(&mut self, tid: u32, from: f64, to: f64, nr: i16, on: On, by: By) -> &mut Self {
+        self.wait_and_queue(tid, from, to, to, nr, on, by, 0)
+    }
+
+    /// Put off the CPU by another thread.
+    pub fn preempted(&mut self, tid: u32, from: f64, to: f64, by: u32) -> &mut Self {
+        self.wait_and_queue(
+            tid,
+            from,
+            from,
+            to,
+            NR_PREEMPTED,
+            On::Nothing,
+            By::Nobody,
+            by,
+        )
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one wait")]
+    fn wait_and_queue(
+        &mut self,
+        tid: u32,
+        from: f64,
+        woken: f64,
+        to: f64,
+        nr: i16,
+        on: On,
+        by: By,
+        ran_before: u32,
+    ) -> &mut Self {
+        let (kind, waker) = match by {
+            By::Thread(tid) => (WakerKind::Thread, tid),
+            By::Sender(tid) => (WakerKind::Sender, tid),
+            By::Interrupt => (WakerKind::Interrupt, 0),
+            By::Softirq => (WakerKind::Softirq, 0),
+            By::Nobody => (WakerKind::Unknown, 0),
+        };
+        let object = |class: Class, id: u64, fileset: u32| ObjectFact {
+            id,
+            fileset,
+            class: class as u8,
+        };
+        let (nr, object) = match on {
+            On::Nothing => (nr, object(Class::Unknown, 0, 0)),
+            On::Futex(address) => (nr, object(Class::Unknown, address, 0)),
+            On::Pipe(inode) => (nr, object(Class::Pipe, inode, 0)),
+            On::Socket(inode) => (nr, object(Class::Socket, inode, 0)),
+            On::File(fileset) => (nr, object(Class::File, 9, fileset)),
+            On::Mapped(fileset) => (NR_FAULT, object(Class::File, 9, fileset)),
+        };
+        self.waits.push(WaitFact {
+            tid,
+            from: KtimeNs(at(from)),
+            wait_ns: at(woken) - at(from),
+            runnable_ns: at(to) - at(woken),
+            ran_before,
+            nr,
+            object,
+            waker: WakerFact {
+                kind: kind as u8,
+                tid: waker,
+            },
+            iowait: false,
+        });
+        self
+    }
+
+    /// A noted system call.
+    pub fn touch(
+        &mut self,
+        tid: u32,
+        when: f64,
+        op: Op,
+        class: Class,
+        id: u64,
+        bytes: u64,
+    ) -> &mut Self {
+        self.touches.push(TouchFact {
+            tid,
+            at: KtimeNs(at(when)),
+            op: op as u8,
+            object: ObjectFact {
+                id,
+                fileset: 0,
+                class: class as u8,
+            },
+            bytes,
+            skipped: 0,
+        });
+        self
+    }
+
+    /// Counted operations.
+    #[expect(clippy::too_many_arguments, reason = "one row")]
+    pub fn ops(
+        &mut self,
+        tid: u32,
+        when: f64,
+        op: Op,
+        class: Class,
+        fileset: u32,
+        count: u64,
+        bytes: u64,
+        ms: f64,
+    ) -> &mut Self {
+        self.ops.push((
+            at(when),
+            OpSum {
+                tid,
+                fileset,
+                dev: 1,
+                op: op as u8,
+                class: class as u8,
+                count,
+                errors: 0,
+                bytes,
+                ns: (ms * MS as f64) as u64,
+            },
+        ));
+        self
+    }
+
+    /// The session of a watch that lasted so many milliseconds.
+    pub fn session(&self, length_ms: f64) -> Session {
+        let mut session = Session::default();
+        for record in self.records(length_ms) {
+            session.apply(&record);
+        }
+        session
+    }
+
+    fn records(&self, length_ms: f64) -> Vec<Record> {
+        let mut out = vec![Record::Start(Start {
+            at: KtimeNs(BEGIN),
+            anchor: crate::time::Anchor {
+                ktime: KtimeNs(BEGIN),
+                unix_ns: 0,
+                uncertainty_ns: 0,
+            },
+            host: crate::env::host::HostFacts {
+                cpus_online: 4,
+                ..host()
+            },
+            targets: vec![self.processes[0].pid],
+            event_min_ns: 50_000,
+            attach_ns: 0,
+        })];
+        out.extend(self.outsiders.clone());
+        out.extend(self.processes.iter().cloned().map(Record::Process));
+        out.extend(self.threads.iter().cloned().map(Record::Thread));
+        out.extend(self.filesets.iter().cloned().map(Record::Fileset));
+        let mut waits = self.waits.clone();
+        waits.sort_by_key(|w| w.from.0 + w.wait_ns + w.runnable_ns);
+        let mut totals = BTreeMap::<u32, ThreadTotals>::new();
+        let end = at(length_ms);
+        let mut from = BEGIN;
+        while from < end {
+            let to = (from + 1000 * MS).min(end);
+            let ends_here = |w: &&WaitFact| {
+                let done = w.from.0 + w.wait_ns + w.runnable_ns;
+                done > from && done <= to
+            };
+            let here: Vec<WaitFact> = waits.iter().filter(ends_here).copied().collect();
+            out.extend(here.iter().copied().map(Record::Wait));
+            out.extend(
+                self.touches
+                    .iter()
+                    .filter(|t| t.at.0 >= from && t.at.0 < to)
+                    .copied()
+                    .map(Record::Touch),
+            );
+            for thread in &self.threads {
+                let total = totals.entry(thread.tid).or_insert(ThreadTotals {
+                    tid: thread.tid,
+                    ..ThreadTotals::default()
+                });
+                let off: u64 = waits
+                    .iter()
+                    .filter(|w| w.tid == thread.tid)
+                    .map(|w| {
+                        let done = w.from.0 + w.wait_ns + w.runnable_ns;
+                        done.min(to).saturating_sub(w.from.0.max(from))
+                    })
+                    .sum();
+                total.run_ns += (to - from).saturating_sub(off);
+                for wait in here
+                    .iter()
+                    .filter(|w| w.tid == thread.tid && w.nr == NR_PREEMPTED)
+                {
+                    total.preemptions += 1;
+                    total.preempted_ns += wait.runnable_ns;
+                }
+            }
+            out.push(Record::Interval(Interval {
+                from: KtimeNs(from),
+                to: KtimeNs(to),
+                waits: sums(&here),
+                ops: self
+                    .ops
+                    .iter()
+                    .filter(|(when, _)| *when >= from && *when < to)
+                    .map(|(_, op)| *op)
+                    .collect(),
+                running: totals.values().copied().collect(),
+                events: here.len() as u64,
+                ..Interval::default()
+            }));
+            from = to;
+        }
+        out
+    }
+}
+
+fn sums(waits: &[WaitFact]) -> Vec<WaitSum> {
+    waits
+        .iter()
+        .filter(|w| w.nr != NR_PREEMPTED)
+        .map(|w| {
+            let id = crate::session::WaitId::of_single(w);
+            WaitSum {
+                tid: w.tid,
+                nr: w.nr,
+                object: id.object,
+                waker: w.waker,
+                count: 1,
+                wait_ns: w.wait_ns,
+                runnable_ns: w.runnable_ns,
+                iowait_ns: 0,
+                max_ns: w.wait_ns,
+            }
+        })
+        .collect()
+}
+
+fn host() -> crate::env::host::HostFacts {
+    serde_json::from_value(serde_json::json!({
+        "kernel_release": "6.18", "architecture": "x86_64", "hostname": null, "cpu_model": null,
+        "cpus_online": 4, "memory_bytes": 1u64 << 34, "virtualisation": null, "clocksource": null,
+        "lockdown": null, "boot_id": null, "trainprof_version": "0.1.0"
+    }))
+    .expect("facts of a host")
+}

@@ -1,0 +1,132 @@
+//! From a story to its verdict, steps and bound.
+
+use trainprof_common::op::{Class, Op};
+
+use super::{
+    stories::{TRAINER, feeder, job, read_bound},
+    tale::{By, FSYNC, FUTEX, On, POLL, RECV, Tale},
+};
+use crate::analysis::{Analysis, analyse, steps::Clock};
+
+fn bottleneck(analysis: &Analysis) -> &'static str {
+    analysis.verdict.as_ref().map_or("none", |v| v.bottleneck)
+}
+
+#[test]
+fn reading_is_the_verdict_and_the_bound_is_the_next_bottleneck() {
+    let (tale, ms) = read_bound(300.0, 40);
+    let analysis = analyse(&tale.session(ms));
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "storage-io", "{}", verdict.summary);
+    // Without reading the trainer's own 100 of 200 ms remain.
+    let bound = verdict.speedup_bound.expect("a bound");
+    assert!((bound - 2.0).abs() < 0.1, "{bound}");
+    assert!(verdict.summary.contains("/data"), "{}", verdict.summary);
+    assert!(verdict.confidence > 0.5, "{}", verdict.confidence);
+    let steps = analysis.trainer.and_then(|t| t.steps).expect("steps");
+    assert_eq!(steps.clock, Clock::BatchHandOver);
+    assert!(steps.spans.len().abs_diff(39) <= 1, "{}", steps.spans.len());
+    let p50 = steps.quantile_ns(0.5) as f64 / 1e6;
+    assert!((p50 - 200.0).abs() < 2.0, "{p50}");
+}
+
+#[test]
+fn workers_that_decode_are_input_cpu_and_too_few() {
+    let mut tale = job(1);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            begin + 20.0,
+            begin + 99.9,
+            POLL,
+            On::Pipe(77),
+            By::Thread(feeder(201)),
+        );
+        tale.touch(TRAINER, begin + 99.9, Op::Read, Class::Pipe, 77, 4);
+        tale.wait(
+            feeder(201),
+            begin + 0.1,
+            begin + 99.8,
+            FUTEX,
+            On::Futex(0x1000),
+            By::Thread(201),
+        );
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    assert_eq!(bottleneck(&analysis), "input-cpu");
+    let few = analysis
+        .findings
+        .iter()
+        .find(|finding| finding.kind == "too-few-workers")
+        .expect("too few workers");
+    assert_eq!(few.evidence["workers"], 1.0);
+    assert!(few.advice.contains("from 1 to about 3"), "{}", few.advice);
+}
+
+#[test]
+fn writing_state_between_steps_is_a_checkpoint() {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(5, "/ckpt", "ext4");
+    for step in 0..8 {
+        let begin = f64::from(step) * 1000.0;
+        tale.touch(TRAINER, begin + 600.0, Op::Write, Class::File, 3, 4 << 20);
+        tale.touch(TRAINER, begin + 640.0, Op::Write, Class::File, 3, 4 << 20);
+        tale.wait(
+            TRAINER,
+            begin + 650.0,
+            begin + 900.0,
+            FSYNC,
+            On::File(5),
+            By::Interrupt,
+        );
+        tale.touch(TRAINER, begin + 900.0, Op::Fsync, Class::File, 3, 0);
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "checkpoint", "{}", verdict.summary);
+    // What is computed between two writes belongs to it: 300 of 1000 ms.
+    let share = verdict.share.expect("a share");
+    assert!((share - 0.30).abs() < 0.01, "{share}");
+}
+
+#[test]
+fn a_late_rank_is_named() {
+    // Ranks 100 and 150 under a launcher; 150 is late, 100 waits for its message.
+    let mut tale = Tale::default();
+    tale.process(50, 1).process(TRAINER, 50).process(150, 50);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            begin + 30.0,
+            begin + 95.0,
+            RECV,
+            On::Socket(4),
+            By::Sender(150),
+        );
+        tale.wait(
+            150,
+            begin + 96.0,
+            begin + 97.0,
+            RECV,
+            On::Socket(5),
+            By::Sender(TRAINER),
+        );
+    }
+    let mut session = tale.session(8000.0);
+    session.start.as_mut().expect("a start").targets = vec![50];
+    let analysis = analyse(&session);
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "communication", "{}", verdict.summary);
+    assert!(verdict.summary.contains("150"), "{}", verdict.summary);
+    let bound = verdict.speedup_bound.expect("a bound");
+    assert!((bound - 1.0 / 0.35).abs() < 0.1, "{bound}");
+}
+
+#[test]
+fn too_little_is_inconclusive() {
+    let (tale, _) = read_bound(300.0, 40);
+    let analysis = analyse(&tale.session(1000.0));
+    assert_eq!(bottleneck(&analysis), "inconclusive");
+}

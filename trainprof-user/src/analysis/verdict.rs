@@ -1,0 +1,320 @@
+//! The verdict: the one cause that bounds the step, or that it cannot be told.
+
+use std::collections::BTreeMap;
+
+use super::{Analysis, Finding, Kind, Trainer, words};
+use crate::session::Session;
+
+/// A cause that can be fixed is the verdict from this share of the wall time on; a smaller one is a finding
+/// beside `compute`.
+const MIN_SHARE: f64 = 0.15;
+/// Computing is the verdict from this share of the wall time on.
+const MIN_COMPUTE: f64 = 0.5;
+/// Seconds of walking, or steps, that make a verdict.
+const ENOUGH_S: f64 = 10.0;
+const ENOUGH_STEPS: f64 = 20.0;
+/// Least of either.
+const MIN_S: f64 = 2.0;
+/// A verdict that is surer than this is one.
+const MIN_CONFIDENCE: f64 = 0.3;
+/// Stretches of the watch whose shares are compared.
+const PARTS: usize = 10;
+
+/// What bounds the job.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// Name of a [`Kind`], or `inconclusive`.
+    pub bottleneck: &'static str,
+    /// Share (0–1) of what `share_of` says; `None` when inconclusive.
+    pub share: Option<f64>,
+    /// `trainer-wall-time`, `gpu-idle-time`, or `gpu-time` for computing on a GPU that is sampled.
+    pub share_of: &'static str,
+    /// How much faster the job could be without it, at most; `None` when not bounded or inconclusive.
+    pub speedup_bound: Option<f64>,
+    pub summary: String,
+    /// 0–1.
+    pub confidence: f64,
+}
+
+/// Judges one trainer.
+pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Verdict {
+    let by_gpu = trainer.idle.seen_s > 0.0;
+    let mut shares = wall_shares(trainer, by_gpu);
+    // Making workers is work of the input side.
+    if let Some(start) = shares.remove(&Kind::WorkerStart) {
+        *shares.entry(Kind::InputCpu).or_default() += start;
+    }
+    let of = |kind: Kind| shares.get(&kind).copied().unwrap_or(0.0);
+    let busy_gpu = if by_gpu {
+        1.0 - trainer.idle.idle_s / trainer.idle.seen_s
+    } else {
+        0.0
+    };
+    let compute = of(Kind::Compute).max(busy_gpu);
+    let blurred: f64 = [
+        Kind::Unknown,
+        Kind::Sleep,
+        Kind::NotAsked,
+        Kind::WorkerStart,
+    ]
+    .into_iter()
+    .map(of)
+    .sum();
+    let mut fixable: Vec<(Kind, f64)> = shares
+        .iter()
+        .filter(|(kind, _)| kind.can_be_fixed())
+        .map(|(kind, share)| (*kind, *share))
+        .collect();
+    fixable.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let seen = trainer.wall / 1e9;
+    if seen < MIN_S {
+        return inconclusive(
+            by_gpu,
+            0.0,
+            format!(
+                "only {} were seen; watch for ten seconds or more",
+                words::time(seen)
+            ),
+        );
+    }
+    let first = fixable.first().copied();
+    let second = fixable.get(1).map_or(0.0, |(_, share)| *share);
+    let (kind, share, rival) = match first {
+        Some((kind, share)) if share >= MIN_SHARE && share >= blurred => (kind, share, second),
+        Some((_, share)) if share >= MIN_SHARE => {
+            return inconclusive(by_gpu, 0.2, blurred_words(session, trainer, &shares, share));
+        }
+        _ if compute >= MIN_COMPUTE => (Kind::Compute, compute, first.map_or(0.0, |f| f.1)),
+        _ => {
+            return inconclusive(by_gpu, 0.2, blurred_words(session, trainer, &shares, 0.0));
+        }
+    };
+    let confidence = confidence(session, trainer, kind, share, rival, blurred, by_gpu);
+    if confidence < MIN_CONFIDENCE {
+        return inconclusive(
+            by_gpu,
+            confidence,
+            format!(
+                "{} looks likely ({} of the time), but not surely: watch longer",
+                kind.name(),
+                words::percent(share)
+            ),
+        );
+    }
+    let bound = if kind == Kind::Compute {
+        // Everything but computing can be gone at best.
+        1.0 / share.max(0.01)
+    } else {
+        trainer.bound(kind)
+    };
+    let finding = analysis
+        .findings
+        .iter()
+        .find(|finding| finding.kind == kind.name());
+    Verdict {
+        bottleneck: kind.name(),
+        share: Some(if by_gpu && kind != Kind::Compute {
+            share * trainer.idle.seen_s / trainer.idle.idle_s.max(1e-9)
+        } else {
+            share
+        }),
+        share_of: if by_gpu && kind == Kind::Compute {
+            "gpu-time"
+        } else {
+            share_of(by_gpu)
+        },
+        speedup_bound: bound.is_finite().then_some(bound),
+        summary: summary(trainer, kind, share, bound, finding, by_gpu),
+        confidence,
+    }
+}
+
+fn share_of(by_gpu: bool) -> &'static str {
+    if by_gpu {
+        "gpu-idle-time"
+    } else {
+        "trainer-wall-time"
+    }
+}
+
+/// Shares of the wall time by cause; where a GPU is sampled, only what it idled for.
+fn wall_shares(trainer: &Trainer, by_gpu: bool) -> BTreeMap<Kind, f64> {
+    if by_gpu {
+        trainer
+            .idle
+            .by_kind
+            .iter()
+            .map(|(kind, s)| (*kind, s / trainer.idle.seen_s))
+            .collect()
+    } else {
+        trainer
+            .by_kind()
+            .into_iter()
+            .map(|(kind, ns)| (kind, ns / trainer.wall.max(1.0)))
+            .collect()
+    }
+}
+
+fn inconclusive(by_gpu: bool, confidence: f64, summary: String) -> Verdict {
+    Verdict {
+        bottleneck: "inconclusive",
+        share: None,
+        share_of: share_of(by_gpu),
+        speedup_bound: None,
+        summary: format!("inconclusive: {summary}"),
+        confidence,
+    }
+}
+
+/// What is in the way of a verdict.
+fn blurred_words(
+    session: &Session,
+    trainer: &Trainer,
+    shares: &BTreeMap<Kind, f64>,
+    _known: f64,
+) -> String {
+    let most = [
+        (Kind::Unknown, "waits that could not be followed to a cause"),
+        (Kind::Sleep, "sleeping of its own accord"),
+        (
+            Kind::NotAsked,
+            "waiting for producers that had been asked for nothing",
+        ),
+        (Kind::Compute, "computing"),
+    ]
+    .into_iter()
+    .map(|(kind, words)| (shares.get(&kind).copied().unwrap_or(0.0), words))
+    .max_by(|a, b| a.0.total_cmp(&b.0));
+    let missing = session
+        .missing
+        .iter()
+        .map(|(what, reason)| format!("; {what} is missing: {reason}"))
+        .next()
+        .unwrap_or_default();
+    let (share, words) = most.unwrap_or((0.0, "nothing in particular"));
+    format!(
+        "process {} spends {} of the time {words}, and no cause stands out{missing}",
+        trainer.cast.trainer,
+        words::percent(share)
+    )
+}
+
+/// From how much was explained, for how long, how evenly over time, and how far ahead of the next cause.
+fn confidence(
+    session: &Session,
+    trainer: &Trainer,
+    kind: Kind,
+    share: f64,
+    rival: f64,
+    blurred: f64,
+    by_gpu: bool,
+) -> f64 {
+    let seconds = trainer.wall / 1e9 / ENOUGH_S;
+    let steps = trainer
+        .steps
+        .as_ref()
+        .map_or(0.0, |steps| steps.spans.len() as f64 / ENOUGH_STEPS);
+    let enough = seconds.max(steps).min(1.0).sqrt();
+    let explained = (1.0 - blurred).clamp(0.0, 1.0);
+    let ahead = if kind == Kind::Compute {
+        ((share - rival) / share.max(0.01)).clamp(0.0, 1.0)
+    } else {
+        (0.5 + (share - rival) / share.max(0.01)).clamp(0.0, 1.0)
+    };
+    let lost: u64 = session.lost.values().sum::<u64>() + session.undecodable;
+    let kept = 1.0 - lost as f64 / (session.facts + lost).max(1) as f64;
+    let uncertain = if by_gpu {
+        1.0 - 0.5 * (trainer.idle.uncertain_s / trainer.idle.seen_s.max(1e-9)).min(1.0)
+    } else {
+        1.0
+    };
+    enough * explained * ahead * kept * uncertain * steadiness(trainer, kind, share)
+}
+
+/// How alike the cause's share is in equal parts of the watch: 1 − its standard error relative to itself.
+fn steadiness(trainer: &Trainer, kind: Kind, share: f64) -> f64 {
+    let pieces = &trainer.walked.pieces;
+    let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
+        return 1.0;
+    };
+    let width = ((last.to - first.from) / PARTS as u64).max(1);
+    let mut sums = [(0.0, 0.0); PARTS];
+    for piece in pieces {
+        let at = (((piece.from - first.from) / width) as usize).min(PARTS - 1);
+        sums[at].1 += piece.ns;
+        for (other, part) in &trainer.kinds_of_leaf[piece.leaf as usize] {
+            if *other == kind {
+                sums[at].0 += piece.ns * part;
+            }
+        }
+    }
+    let shares: Vec<f64> = sums
+        .iter()
+        .filter(|(_, all)| *all > 0.0)
+        .map(|(of, all)| of / all)
+        .collect();
+    let n = shares.len() as f64;
+    if n < 3.0 {
+        return 0.8;
+    }
+    let mean = shares.iter().sum::<f64>() / n;
+    let variance = shares.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let error = (variance / n).sqrt();
+    (1.0 - error / share.max(0.01)).clamp(0.3, 1.0)
+}
+
+fn summary(
+    trainer: &Trainer,
+    kind: Kind,
+    share: f64,
+    bound: f64,
+    finding: Option<&Finding>,
+    by_gpu: bool,
+) -> String {
+    let what = finding.map_or_else(String::new, |finding| finding.summary.clone());
+    if kind == Kind::Compute {
+        let rest = words::factor(bound);
+        return format!(
+            "compute: {} of the time is {}{}; with everything else gone the job would be at most {rest} as fast",
+            words::percent(share),
+            if by_gpu || trainer.gpu_calls {
+                "work on the GPU"
+            } else {
+                "the model's own work on the CPU"
+            },
+            if by_gpu {
+                format!(
+                    " (the GPU idles {})",
+                    words::percent(trainer.idle.idle_s / trainer.idle.seen_s)
+                )
+            } else {
+                String::new()
+            },
+        );
+    }
+    let of = if by_gpu {
+        "the GPU idled for it"
+    } else {
+        "it took"
+    };
+    let then = match &trainer.steps {
+        Some(steps) if bound.is_finite() => {
+            let step = steps.mean_ns() / 1e9;
+            format!(
+                " Without it a step would fall from {} to no less than {} (≤ {}).",
+                words::time(step),
+                words::time(step / bound),
+                words::factor(bound)
+            )
+        }
+        _ => format!(
+            " Without it the job would be at most {} as fast.",
+            words::factor(bound)
+        ),
+    };
+    format!(
+        "{}: {of} {} of the time; {what}.{then}",
+        kind.name(),
+        words::percent(share)
+    )
+}

@@ -1,0 +1,159 @@
+//! The process that asks the driver: what is due, and telling it.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Answer,
+    nvml::{self, Asked, Events, Query},
+};
+use crate::{
+    env::clock::now,
+    kernel::aside::{Line, Received},
+    record::gpu::GpuSampleFact,
+};
+
+/// How often the driver's own messages are taken, and the least that is said.
+const TICK: Duration = Duration::from_millis(100);
+/// Samples of one message: fewer than fill it.
+const SAMPLES: usize = 512;
+
+/// Tells over a line that may be full. What could not be told is counted.
+struct Teller<'a> {
+    line: &'a Line,
+    dropped: u64,
+    gone: bool,
+}
+
+impl Teller<'_> {
+    fn tell(&mut self, answer: &Answer) {
+        if self.dropped > 0
+            && let Ok(true) = self.line.send(&Answer::Dropped(self.dropped))
+        {
+            self.dropped = 0;
+        }
+        match self.line.send(answer) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.dropped += match answer {
+                    Answer::Samples(samples) => samples.len() as u64,
+                    Answer::Alive => 0,
+                    _ => 1,
+                };
+            }
+            Err(_) => self.gone = true,
+        }
+    }
+
+    fn samples(&mut self, samples: &[GpuSampleFact]) {
+        for part in samples.chunks(SAMPLES) {
+            self.tell(&Answer::Samples(part.to_vec()));
+        }
+    }
+}
+
+/// When a query of a device is due.
+struct Due {
+    device: usize,
+    query: Query,
+    at: Instant,
+}
+
+/// Loads the library and asks until the line ends.
+pub fn serve(line: &Line, library: &Path) {
+    give_up_privileges();
+    let mut teller = Teller {
+        line,
+        dropped: 0,
+        gone: false,
+    };
+    if let Err(reason) = nvml::check_loadable(library) {
+        return teller.tell(&Answer::NotLoadable(reason));
+    }
+    teller.tell(&Answer::Loaded);
+    let nvml = match nvml::open(library) {
+        // Shutting the library down may hang as any other call, and this process ends anyway.
+        Ok(nvml) => Box::leak(Box::new(nvml)),
+        Err(reason) => {
+            return teller.tell(&Answer::Missing(format!("{}: {reason}", library.display())));
+        }
+    };
+    let (mut devices, missing) = nvml::devices(nvml);
+    for reason in missing {
+        teller.tell(&Answer::Missing(reason));
+    }
+    if devices.is_empty() {
+        teller.tell(&Answer::Missing("the driver has no devices".to_owned()));
+        return;
+    }
+    let facts = devices.iter().map(|asked| asked.fact.clone()).collect();
+    teller.tell(&Answer::Devices(facts));
+    let events = Events::listen(nvml, &devices);
+    ask(&mut devices, events.as_ref(), &mut teller);
+}
+
+fn ask(devices: &mut [Asked<'_>], events: Option<&Events<'_>>, teller: &mut Teller<'_>) {
+    let begun = Instant::now();
+    let mut due: Vec<Due> = Query::ALL
+        .into_iter()
+        .flat_map(|query| (0..devices.len()).map(move |device| (device, query)))
+        .map(|(device, query)| Due {
+            device,
+            query,
+            at: begun,
+        })
+        .collect();
+    while !teller.gone && !due.is_empty() {
+        if let Some(events) = events {
+            let samples = events.take(devices);
+            teller.samples(&samples);
+        }
+        let mut lost = Vec::new();
+        for due in &mut due {
+            if due.at > Instant::now() || lost.contains(&due.device) {
+                continue;
+            }
+            let asked = &mut devices[due.device];
+            match asked.ask(due.query) {
+                Ok(told) => {
+                    teller.samples(&told.samples);
+                    if let Some(users) = told.users {
+                        teller.tell(&Answer::Processes {
+                            at: now(),
+                            device: asked.fact.device,
+                            users,
+                        });
+                    } else if told.samples.is_empty() {
+                        teller.tell(&Answer::Alive);
+                    }
+                }
+                Err(nvml::DeviceGone(reason)) => {
+                    teller.tell(&Answer::Missing(reason));
+                    lost.push(due.device);
+                }
+            }
+            // From now, not from when it was due: a slow driver is not asked the more for it.
+            due.at = Instant::now() + Duration::from_millis(due.query.period_ms());
+        }
+        due.retain(|due| !lost.contains(&due.device));
+        teller.tell(&Answer::Alive);
+        if let Received::<()>::Ended = teller.line.receive(TICK) {
+            return;
+        }
+    }
+}
+
+/// A library that somebody without privileges named must not run with those of this program, which may have them by
+/// `setcap`. Root keeps them: on some hosts the driver's performance counters are for root alone.
+fn give_up_privileges() {
+    // SAFETY: only asks.
+    if unsafe { libc::getuid() } != 0 {
+        let nothing = crate::privilege::Keep::default();
+        if crate::privilege::drop_unneeded(nothing).is_err() {
+            // SAFETY: ends this process, a child of the collector, at once.
+            unsafe { libc::_exit(1) };
+        }
+    }
+}

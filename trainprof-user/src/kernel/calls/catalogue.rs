@@ -1,0 +1,141 @@
+//! Which functions of the GPU's runtime are watched, and what their arguments say.
+//!
+//! Only what waits, copies, allocates or frees: launches are too many. Names and arguments are those of
+//! cuda_runtime_api.h and cuda.h. `_ptsz` and `_ptds` are the forms for programs built with a default stream per thread.
+
+use trainprof_common::gpu::{CallKind, NO_ARG};
+
+/// A library by the beginning of its file name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Library {
+    Runtime,
+    Driver,
+}
+
+impl Library {
+    /// The library that a file is by its name, e.g. `libcudart-d0da41ae.so.12` of a Python wheel.
+    pub fn of(file_name: &str) -> Option<Self> {
+        let has = |name: &str| {
+            file_name
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['.', '-']) && rest.contains(".so"))
+        };
+        if has("libcudart") {
+            Some(Self::Runtime)
+        } else if has("libcuda") {
+            Some(Self::Driver)
+        } else {
+            None
+        }
+    }
+}
+
+/// One function.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub library: Library,
+    pub name: &'static str,
+    pub kind: CallKind,
+    /// Which argument is a size in bytes, and which it is multiplied with.
+    pub size: u8,
+    pub times: u8,
+}
+
+const fn row(library: Library, name: &'static str, kind: CallKind, size: u8) -> Row {
+    Row {
+        library,
+        name,
+        kind,
+        size,
+        times: NO_ARG,
+    }
+}
+
+use CallKind::{Allocate, Copy, CopyAsync, Free, Synchronise};
+use Library::{Driver, Runtime};
+
+/// Every function.
+pub const CATALOGUE: &[Row] = &[
+    row(Runtime, "cudaStreamSynchronize", Synchronise, NO_ARG),
+    row(Runtime, "cudaStreamSynchronize_ptsz", Synchronise, NO_ARG),
+    row(Runtime, "cudaDeviceSynchronize", Synchronise, NO_ARG),
+    row(Runtime, "cudaEventSynchronize", Synchronise, NO_ARG),
+    row(Runtime, "cudaMemcpy", Copy, 2),
+    row(Runtime, "cudaMemcpy_ptds", Copy, 2),
+    Row {
+        times: 5,
+        ..row(Runtime, "cudaMemcpy2D", Copy, 4)
+    },
+    Row {
+        times: 5,
+        ..row(Runtime, "cudaMemcpy2D_ptds", Copy, 4)
+    },
+    row(Runtime, "cudaMemcpyAsync", CopyAsync, 2),
+    row(Runtime, "cudaMemcpyAsync_ptsz", CopyAsync, 2),
+    row(Runtime, "cudaMalloc", Allocate, 1),
+    row(Runtime, "cudaMallocAsync", Allocate, 1),
+    row(Runtime, "cudaMallocAsync_ptsz", Allocate, 1),
+    row(Runtime, "cudaHostAlloc", Allocate, 1),
+    row(Runtime, "cudaMallocHost", Allocate, 1),
+    row(Runtime, "cudaFree", Free, NO_ARG),
+    row(Runtime, "cudaFreeAsync", Free, NO_ARG),
+    row(Runtime, "cudaFreeAsync_ptsz", Free, NO_ARG),
+    row(Runtime, "cudaFreeHost", Free, NO_ARG),
+    row(Driver, "cuStreamSynchronize", Synchronise, NO_ARG),
+    row(Driver, "cuStreamSynchronize_ptsz", Synchronise, NO_ARG),
+    row(Driver, "cuCtxSynchronize", Synchronise, NO_ARG),
+    row(Driver, "cuEventSynchronize", Synchronise, NO_ARG),
+    row(Driver, "cuMemcpy", Copy, 2),
+    row(Driver, "cuMemcpy_ptds", Copy, 2),
+    row(Driver, "cuMemcpyHtoD_v2", Copy, 2),
+    row(Driver, "cuMemcpyHtoD_v2_ptds", Copy, 2),
+    row(Driver, "cuMemcpyDtoH_v2", Copy, 2),
+    row(Driver, "cuMemcpyDtoH_v2_ptds", Copy, 2),
+    // Its sizes are in a structure: not looked at.
+    row(Driver, "cuMemcpy2D_v2", Copy, NO_ARG),
+    row(Driver, "cuMemcpyAsync", CopyAsync, 2),
+    row(Driver, "cuMemcpyAsync_ptsz", CopyAsync, 2),
+    row(Driver, "cuMemcpyHtoDAsync_v2", CopyAsync, 2),
+    row(Driver, "cuMemcpyHtoDAsync_v2_ptsz", CopyAsync, 2),
+    row(Driver, "cuMemcpyDtoHAsync_v2", CopyAsync, 2),
+    row(Driver, "cuMemcpyDtoHAsync_v2_ptsz", CopyAsync, 2),
+    row(Driver, "cuMemAlloc_v2", Allocate, 1),
+    row(Driver, "cuMemAllocAsync", Allocate, 1),
+    row(Driver, "cuMemAllocAsync_ptsz", Allocate, 1),
+    row(Driver, "cuMemHostAlloc", Allocate, 1),
+    row(Driver, "cuMemAllocHost_v2", Allocate, 1),
+    row(Driver, "cuMemFree_v2", Free, NO_ARG),
+    row(Driver, "cuMemFreeAsync", Free, NO_ARG),
+    row(Driver, "cuMemFreeAsync_ptsz", Free, NO_ARG),
+    row(Driver, "cuMemFreeHost", Free, NO_ARG),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn libraries_are_known_by_file_names() {
+        for (name, library) in [
+            ("libcudart.so.12", Some(Runtime)),
+            ("libcudart.so", Some(Runtime)),
+            ("libcudart-d0da41ae.so.11.0", Some(Runtime)),
+            ("libcuda.so.1", Some(Driver)),
+            ("libcuda.so.550.54.15", Some(Driver)),
+            ("libcudadebugger.so.1", None),
+            ("libcudart.txt", None),
+            ("libcudnn.so.9", None),
+            ("libcuda", None),
+        ] {
+            assert_eq!(Library::of(name), library, "{name}");
+        }
+    }
+
+    #[test]
+    fn each_function_is_there_once() {
+        let names: BTreeSet<_> = CATALOGUE.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), CATALOGUE.len());
+    }
+}

@@ -1,0 +1,127 @@
+//! Probes on calls into the GPU's runtime, in the processes that have it mapped.
+//!
+//! Attaching goes on in a process of its own, all the while: libraries are loaded when a program gets to them, and
+//! processes come and go.
+
+mod catalogue;
+mod exports;
+mod mapped;
+mod serve;
+
+use std::{
+    os::fd::{AsFd, AsRawFd, RawFd},
+    time::Duration,
+};
+
+use aya::{Ebpf, programs::UProbe};
+use serde::{Deserialize, Serialize};
+
+use super::aside::{Aside, Received};
+
+/// Names of the programs in the eBPF object.
+pub(super) const ENTRY: &str = "gpu_call_entry";
+pub(super) const RETURN: &str = "gpu_call_return";
+
+/// How long the removal of the probes is waited for at the end. It takes the kernel some 80 ms for each, one after the
+/// other whoever asks, and goes on without us.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// What the other process is to do.
+#[derive(Debug, Serialize, Deserialize)]
+enum Order {
+    /// Attach in this process what it has mapped by now.
+    Look { pid: u32, uses_gpu: bool },
+    /// It has ended or executed another program.
+    Forget { pid: u32 },
+    /// Remove the probes of a function from every process.
+    Detach { function: u16 },
+}
+
+/// What the other process tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Notice {
+    /// A function that will be probed.
+    Function {
+        number: u16,
+        library: String,
+        name: String,
+        /// Whether its probe is single-stepped: some 10 µs a call, else about one.
+        steps: bool,
+    },
+    /// The probes of a process are live.
+    Attached { pid: u32 },
+    /// What could not be attached, and why.
+    Failed { what: String, reason: String },
+}
+
+/// The process that attaches, as we see it.
+pub struct CallProbes {
+    aside: Aside,
+    over: bool,
+}
+
+impl CallProbes {
+    /// Loads the programs and starts the process. Must be called while we have one thread.
+    pub(super) fn start(ebpf: &mut Ebpf) -> Result<Self, String> {
+        let mut keep = Vec::new();
+        for name in [ENTRY, RETURN] {
+            keep.push(load(ebpf, name)?);
+        }
+        let aside = Aside::start(&keep, PATIENCE, |line| serve::serve(ebpf, line))
+            .map_err(|error| format!("cannot start a process: {error}"))?;
+        Ok(Self { aside, over: false })
+    }
+
+    /// Lets it look at a process. False when it has too much to do already: ask again later.
+    pub fn look(&self, pid: u32, uses_gpu: bool) -> bool {
+        self.order(&Order::Look { pid, uses_gpu })
+    }
+
+    /// Lets it forget a process.
+    pub fn forget(&self, pid: u32) -> bool {
+        self.order(&Order::Forget { pid })
+    }
+
+    /// Lets it remove a function's probes.
+    pub fn detach(&self, function: u16) -> bool {
+        self.order(&Order::Detach { function })
+    }
+
+    fn order(&self, order: &Order) -> bool {
+        matches!(self.aside.line.send(order), Ok(true))
+    }
+
+    /// What it has told. It tells of its own end once, as a failure.
+    pub fn notices(&mut self) -> Vec<Notice> {
+        let mut out = Vec::new();
+        while !self.over {
+            match self.aside.line.receive(Duration::ZERO) {
+                Received::Message(notice) => out.push(notice),
+                Received::Nothing => break,
+                Received::Ended => {
+                    self.over = true;
+                    let how = self.aside.ended().unwrap_or("unknown");
+                    out.push(Notice::Failed {
+                        what: "all".to_owned(),
+                        reason: format!("the process that attaches the probes ended ({how})"),
+                    });
+                }
+            }
+        }
+        out
+    }
+}
+
+fn load(ebpf: &mut Ebpf, name: &'static str) -> Result<RawFd, String> {
+    let program: &mut UProbe = ebpf
+        .program_mut(name)
+        .and_then(|p| p.try_into().ok())
+        .ok_or_else(|| format!("the eBPF object has no program {name}"))?;
+    // The verifier's log is as long as the program: its first line says enough.
+    program.load().map_err(|error| {
+        let text = error.to_string();
+        text.lines().next().unwrap_or_default().to_owned()
+    })?;
+    let fd = program.fd().map_err(|error| error.to_string())?;
+    Ok(fd.as_fd().as_raw_fd())
+}

@@ -1,0 +1,130 @@
+//! The clock that samples followed threads: a software event on each CPU.
+
+use std::io;
+
+use aya::{
+    Ebpf,
+    programs::{
+        PerfEvent, ProgramError,
+        perf_event::{PerfEventConfig, PerfEventScope, SamplePolicy, SoftwareEvent},
+    },
+    util::online_cpus,
+};
+
+use super::Skipped;
+
+/// Name of the program in the eBPF object.
+pub const PROGRAM: &str = "sample";
+
+/// What is missing without it.
+const WHAT: &str = "samples";
+
+/// Rates per CPU, in Hz. Not 100, and none that divides or multiplies it: kernels tick at 100, 250, 300 or 1 000 Hz,
+/// and so do programs that sleep for whole milliseconds.
+const RATES: [u32; 4] = [97, 98, 99, 101];
+/// The same on large hosts, where each sample less is one event less to handle.
+const RATES_LARGE: [u32; 4] = [47, 49, 51, 53];
+/// CPUs from which on a host is large.
+const LARGE: usize = 64;
+
+/// Picks the rate. `seed` is any number: it differs from watch to watch, so that no job is always in step with it.
+pub fn rate(cpus: usize, seed: u64) -> u32 {
+    let rates = if cpus > LARGE { RATES_LARGE } else { RATES };
+    rates[(seed % rates.len() as u64) as usize]
+}
+
+/// Loads the program and attaches it to a clock on every CPU. Gives the rate in Hz.
+pub fn attach(ebpf: &mut Ebpf, seed: u64) -> Result<u32, Skipped> {
+    try_attach(ebpf, seed).map_err(|error| Skipped {
+        what: WHAT.to_owned(),
+        reason: reason(&error),
+    })
+}
+
+fn try_attach(ebpf: &mut Ebpf, seed: u64) -> Result<u32, ProgramError> {
+    let cpus = online_cpus().map_err(|(_, error)| ProgramError::IOError(error))?;
+    let program: &mut PerfEvent = ebpf
+        .program_mut(PROGRAM)
+        .ok_or(ProgramError::NotLoaded)?
+        .try_into()?;
+    program.load()?;
+    let hz = rate(cpus.len(), seed);
+    let mut links = Vec::new();
+    for cpu in cpus {
+        let link = program.attach(
+            PerfEventConfig::Software(SoftwareEvent::CpuClock),
+            PerfEventScope::AllProcessesOneCpu { cpu },
+            SamplePolicy::Frequency(u64::from(hz)),
+            false,
+        );
+        match link {
+            Ok(link) => links.push(link),
+            Err(error) => {
+                // Samples of some CPUs alone would say less than none: threads move between them.
+                for link in links {
+                    program.detach(link)?;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(hz)
+}
+
+/// Says what the host refuses, with the cure where there is one.
+fn reason(error: &ProgramError) -> String {
+    match error {
+        ProgramError::SyscallError(call) if call.call == "perf_event_open" => {
+            refusal(&call.io_error)
+        }
+        ProgramError::LoadError { io_error, .. } => {
+            format!("this kernel refuses the program: {io_error}")
+        }
+        other => other.to_string(),
+    }
+}
+
+fn refusal(error: &io::Error) -> String {
+    let hint = match error.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            " (kernel.perf_event_paranoid above 2 lets only CAP_SYS_ADMIN through; a container's seccomp profile may \
+             forbid it as well)"
+        }
+        Some(libc::EMFILE | libc::ENFILE) => {
+            " (one descriptor per CPU is needed: raise `ulimit -n`)"
+        }
+        Some(libc::ENOSYS) => " (a kernel built with CONFIG_PERF_EVENTS=y is needed)",
+        _ => "",
+    };
+    format!("the CPU clock cannot be opened: {error}{hint}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_never_beat_with_the_kernels_tick() {
+        for cpus in [1, 8, 64, 65, 512] {
+            for seed in 0..16 {
+                let hz = rate(cpus, seed);
+                assert!((47..=101).contains(&hz), "{hz}");
+                assert!(cpus <= LARGE || hz <= 53, "{hz} on {cpus} CPUs");
+                assert!(
+                    [100, 250, 300, 1000].iter().all(|tick| tick % hz != 0),
+                    "{hz}"
+                );
+            }
+        }
+        let seeds: std::collections::BTreeSet<_> = (0..16).map(|seed| rate(2, seed)).collect();
+        assert!(seeds.len() > 1);
+    }
+
+    #[test]
+    fn a_refusal_names_its_cure() {
+        let text = |errno| refusal(&io::Error::from_raw_os_error(errno));
+        assert!(text(libc::EACCES).contains("perf_event_paranoid"));
+        assert!(text(libc::EMFILE).contains("ulimit"));
+        assert!(!text(libc::EINVAL).contains("paranoid"));
+    }
+}

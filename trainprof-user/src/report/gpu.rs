@@ -1,0 +1,147 @@
+//! The GPUs' part of the report.
+
+use std::collections::BTreeMap;
+
+use super::{
+    io::round,
+    model::{Gpu, GpuCallRow, GpuDevice, GpuProcess, IdleRow},
+};
+use crate::{
+    analysis::Analysis,
+    record::fact::{GpuDeviceFact, GpuMetric, GpuSampleFact},
+    session::Session,
+};
+
+pub fn gpu(session: &Session, analysis: &Analysis) -> Gpu {
+    let idle = analysis.trainer.as_ref().map(|trainer| &trainer.idle);
+    let mut idle_blame: Vec<IdleRow> = idle
+        .map(|idle| {
+            idle.by_kind
+                .iter()
+                .filter(|(_, seconds)| **seconds > 0.0)
+                .map(|(kind, seconds)| IdleRow {
+                    kind: kind.name(),
+                    seconds: round(*seconds, 6),
+                    share: round(seconds / idle.idle_s.max(1e-9), 4),
+                })
+                .collect()
+        })
+        .unwrap_or_default();
+    idle_blame.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    Gpu {
+        available: !session.gpu.devices.is_empty(),
+        devices: session
+            .gpu
+            .devices
+            .values()
+            .map(|fact| device(session, fact))
+            .collect(),
+        idle_blame,
+        idle_uncertainty_s: idle
+            .filter(|idle| idle.seen_s > 0.0)
+            .map(|idle| round(idle.uncertain_s, 6)),
+        calls: calls(session),
+    }
+}
+
+fn device(session: &Session, fact: &GpuDeviceFact) -> GpuDevice {
+    let series = |metric: GpuMetric| -> &[GpuSampleFact] {
+        session
+            .gpu
+            .samples
+            .get(&(fact.device, metric))
+            .map_or(&[], Vec::as_slice)
+    };
+    let mean = |metric: GpuMetric| {
+        let all = series(metric);
+        (!all.is_empty()).then(|| {
+            let sum: f64 = all.iter().map(|sample| sample.value).sum();
+            round(sum / all.len() as f64, 4)
+        })
+    };
+    let max = |metric: GpuMetric| {
+        series(metric)
+            .iter()
+            .map(|sample| sample.value)
+            .max_by(f64::total_cmp)
+    };
+    let (mut seen, mut busy) = (0.0, 0.0);
+    for sample in series(GpuMetric::Utilisation) {
+        let length = sample.span_ns as f64 / 1e9;
+        seen += length;
+        busy += length * sample.value.clamp(0.0, 1.0);
+    }
+    let reasons = series(GpuMetric::ThrottleReasons);
+    GpuDevice {
+        index: fact.index,
+        mig: fact.mig,
+        uuid: fact.uuid.clone(),
+        name: fact.name.clone(),
+        used_by_job: fact.used_by_job,
+        sampled_s: round(seen, 6),
+        util_mean: (seen > 0.0).then(|| round(busy / seen, 4)),
+        idle_s: (seen > 0.0).then(|| round(seen - busy, 6)),
+        memory_total_bytes: fact.memory_total_bytes,
+        memory_max_bytes: max(GpuMetric::MemoryUsedBytes).map(|bytes| bytes as u64),
+        power_mean_w: mean(GpuMetric::PowerWatts),
+        sm_clock_mean_mhz: mean(GpuMetric::SmClockMhz),
+        temperature_max_c: max(GpuMetric::TemperatureC),
+        sm_activity_mean: mean(GpuMetric::SmActivity),
+        throttle_reasons: (!reasons.is_empty()).then(|| {
+            reasons
+                .iter()
+                .fold(0, |bits, sample| bits | sample.value as u64)
+        }),
+        pcie_rx_bytes_per_s: mean(GpuMetric::PcieRxBytesPerS),
+        pcie_tx_bytes_per_s: mean(GpuMetric::PcieTxBytesPerS),
+        ecc_errors: max(GpuMetric::EccErrors).map(|count| count as u64),
+        processes: session
+            .gpu
+            .processes
+            .iter()
+            .filter(|((device, _), _)| *device == fact.device)
+            .map(|((_, pid), seen)| {
+                let (sum, count) = seen.utilisation;
+                GpuProcess {
+                    pid: *pid,
+                    name: seen.last.name.clone(),
+                    in_job: session.processes.contains_key(pid),
+                    memory_max_bytes: seen.memory_max_bytes,
+                    util_mean: (count > 0).then(|| round(sum / f64::from(count), 4)),
+                }
+            })
+            .collect(),
+    }
+}
+
+fn calls(session: &Session) -> Vec<GpuCallRow> {
+    let mut sums = BTreeMap::<u32, (u64, u64, u64)>::new();
+    for segment in session.history.segments() {
+        for call in &segment.calls {
+            let sum = sums.entry(call.function).or_default();
+            sum.0 += 1;
+            sum.1 += call.ns;
+            sum.2 += call.bytes;
+        }
+    }
+    let mut out: Vec<GpuCallRow> = sums
+        .into_iter()
+        .map(|(function, (count, ns, bytes))| {
+            let (library, name) = session
+                .gpu
+                .functions
+                .get(&function)
+                .cloned()
+                .unwrap_or_default();
+            GpuCallRow {
+                function: name,
+                library,
+                count,
+                seconds: round(ns as f64 / 1e9, 6),
+                bytes,
+            }
+        })
+        .collect();
+    out.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    out
+}

@@ -1,0 +1,92 @@
+//! What kind of input and output each thread did, and how long it took: coarse, by thread.
+
+use trainprof_common::op::{Class, Op};
+
+use crate::record::fact::OpSum;
+
+/// Counts, bytes and nanoseconds (waits included) of one thread's operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Successful or not.
+    pub file_opens: u64,
+    /// open, stat, getdents, close of files.
+    pub file_meta_ns: u64,
+    pub file_reads: u64,
+    pub file_read_bytes: u64,
+    pub file_read_ns: u64,
+    pub file_write_bytes: u64,
+    /// write, fsync, rename.
+    pub file_write_ns: u64,
+    pub fsyncs: u64,
+    pub renames: u64,
+    /// Files mapped, and bytes brought in by page faults on them.
+    pub file_maps: u64,
+    pub fault_bytes: u64,
+    pub socket_read_bytes: u64,
+    pub socket_write_bytes: u64,
+    pub pipe_read_bytes: u64,
+    pub pipe_write_bytes: u64,
+    /// mmap, munmap, brk, madvise, mremap of memory.
+    pub memory_ns: u64,
+    pub memory_calls: u64,
+}
+
+impl Activity {
+    pub(super) fn add(&mut self, sum: &OpSum) {
+        let (Ok(op), Ok(class)) = (Op::try_from(sum.op), Class::try_from(sum.class)) else {
+            return;
+        };
+        match (op, class) {
+            (Op::Open, Class::File) => {
+                self.file_opens += sum.count;
+                self.file_meta_ns += sum.ns;
+            }
+            (Op::Open | Op::Stat | Op::Getdents | Op::Close, Class::File | Class::Directory)
+            | (Op::Open | Op::Stat, Class::Unknown) => self.file_meta_ns += sum.ns,
+            (Op::Read | Op::UringRead | Op::Copy, Class::File) => {
+                self.file_reads += sum.count;
+                self.file_read_bytes += sum.bytes;
+                self.file_read_ns += sum.ns;
+            }
+            (Op::Write | Op::UringWrite | Op::CopyOut, Class::File) => {
+                self.file_write_bytes += sum.bytes;
+                self.file_write_ns += sum.ns;
+            }
+            (Op::Fsync, _) => {
+                self.fsyncs += sum.count;
+                self.file_write_ns += sum.ns;
+            }
+            (Op::Rename, _) => {
+                self.renames += sum.count;
+                self.file_write_ns += sum.ns;
+            }
+            (Op::Mmap, Class::File) => self.file_maps += sum.count,
+            (Op::FaultFill, _) => self.fault_bytes += sum.bytes,
+            (Op::Read | Op::UringRead, Class::Socket) => self.socket_read_bytes += sum.bytes,
+            (Op::Write | Op::UringWrite, Class::Socket) => self.socket_write_bytes += sum.bytes,
+            (Op::Read, Class::Pipe) => self.pipe_read_bytes += sum.bytes,
+            (Op::Write, Class::Pipe) => self.pipe_write_bytes += sum.bytes,
+            (Op::Mmap | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap, Class::Memory) => {
+                self.memory_ns += sum.ns;
+                self.memory_calls += sum.count;
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether data came into the job through this thread.
+    pub fn takes_input(&self) -> bool {
+        // As much out as in is talk between equals, such as ranks.
+        let fetched = if self.socket_read_bytes > 2 * self.socket_write_bytes {
+            self.socket_read_bytes
+        } else {
+            0
+        };
+        self.file_read_bytes + self.fault_bytes + fetched >= MIN_INPUT
+            || self.file_opens >= MIN_OPENS
+    }
+}
+
+/// Less than this is configuration, not training data.
+const MIN_INPUT: u64 = 1 << 20;
+const MIN_OPENS: u64 = 50;

@@ -1,0 +1,225 @@
+//! What happened one by one, kept for the walk along wake-ups: bounded, thinned evenly over a long watch.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use trainprof_common::thread::NR_PREEMPTED;
+
+use super::threads::WaitId;
+use crate::{
+    record::fact::{GpuCallFact, Interval, SampleFact, ThreadTotals, TouchFact, WaitFact},
+    time::KtimeNs,
+};
+
+/// Intervals of one group: what is thinned out goes as a whole, so that what is left can be walked.
+const GROUP: usize = 10;
+
+/// Single facts that are kept. At 64 bytes each they are the collector's largest part.
+const MAX_FACTS: usize = 160_000;
+
+/// A thread's short waits below this share of an interval are not told from running.
+const MIN_RESIDUAL: f64 = 0.005;
+
+/// What a thread did in an interval while no single wait of it was recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Residual {
+    /// Nanoseconds on a CPU.
+    pub run_ns: u64,
+    /// Nanoseconds that it wanted a CPU, in pieces too short to be recorded one by one.
+    pub runnable_ns: u64,
+    /// Waits too short to be recorded one by one.
+    pub waits: Vec<(WaitId, u64)>,
+}
+
+impl Residual {
+    /// Nanoseconds of all of it.
+    pub fn total_ns(&self) -> u64 {
+        self.run_ns + self.runnable_ns + self.waits.iter().map(|(_, ns)| ns).sum::<u64>()
+    }
+}
+
+/// One interval: single facts in the order in which they came.
+#[derive(Clone, Debug, Default)]
+pub struct Segment {
+    pub from: KtimeNs,
+    pub to: KtimeNs,
+    pub waits: Vec<WaitFact>,
+    pub touches: Vec<TouchFact>,
+    pub samples: Vec<SampleFact>,
+    pub calls: Vec<GpuCallFact>,
+    pub residuals: BTreeMap<u32, Residual>,
+    /// Facts that were lost in it.
+    pub lost: u64,
+}
+
+impl Segment {
+    /// Takes out what ended after `at`.
+    fn split_off(&mut self, at: KtimeNs) -> Self {
+        let later = |wait: &WaitFact| wait.from.0 + wait.wait_ns + wait.runnable_ns > at.0;
+        Self {
+            waits: self.waits.extract_if(.., |wait| later(wait)).collect(),
+            touches: self.touches.extract_if(.., |touch| touch.at > at).collect(),
+            samples: self
+                .samples
+                .extract_if(.., |sample| sample.at > at)
+                .collect(),
+            calls: self
+                .calls
+                .extract_if(.., |call| call.from.0 + call.ns > at.0)
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// What it weighs: rows of residuals count as well.
+    fn facts(&self) -> usize {
+        self.residuals.len()
+            + self.waits.len()
+            + self.touches.len()
+            + self.samples.len()
+            + self.calls.len()
+    }
+}
+
+/// The retained past.
+#[derive(Default)]
+pub struct History {
+    segments: VecDeque<Segment>,
+    open: Segment,
+    facts: usize,
+    /// Groups were dropped: what is left is a part of the watch.
+    pub thinned: bool,
+}
+
+impl History {
+    pub(super) fn wait(&mut self, fact: WaitFact) {
+        self.open.waits.push(fact);
+    }
+
+    pub(super) fn touch(&mut self, fact: TouchFact) {
+        self.open.touches.push(fact);
+    }
+
+    pub(super) fn sample(&mut self, fact: SampleFact) {
+        self.open.samples.push(fact);
+    }
+
+    pub(super) fn call(&mut self, fact: GpuCallFact) {
+        self.open.calls.push(fact);
+    }
+
+    /// Closes an interval. `before` gives a thread's totals at its beginning.
+    pub(super) fn close(
+        &mut self,
+        interval: &Interval,
+        before: impl Fn(u32) -> Option<ThreadTotals>,
+    ) {
+        let mut segment = std::mem::take(&mut self.open);
+        // What arrived already but ended later is in the sums of the next interval.
+        self.open = segment.split_off(interval.to);
+        segment.from = interval.from;
+        segment.to = interval.to;
+        segment.lost = interval.lost.iter().map(|(_, n)| n).sum::<u64>() + interval.undecodable;
+        segment.residuals = residuals(&segment, interval, before);
+        self.facts += segment.facts();
+        self.segments.push_back(segment);
+        if self.facts > MAX_FACTS {
+            self.thin();
+        }
+    }
+
+    /// Adds waits that had not ended when the watch did.
+    pub(super) fn unfinished(&mut self, waits: impl Iterator<Item = WaitFact>) {
+        if let Some(last) = self.segments.back_mut() {
+            last.waits.extend(waits);
+        }
+    }
+
+    /// Drops every second group, the newest one never.
+    fn thin(&mut self) {
+        let groups = self.segments.len() / GROUP;
+        if groups < 3 {
+            // Little time and many facts: the oldest intervals go.
+            while self.facts > MAX_FACTS && self.segments.len() > 1 {
+                if let Some(old) = self.segments.pop_front() {
+                    self.facts -= old.facts();
+                }
+            }
+        } else {
+            let last = self.segments.len() - GROUP;
+            let mut at = 0;
+            self.segments.retain(|_| {
+                let keep = (at / GROUP).is_multiple_of(2) || at >= last;
+                at += 1;
+                keep
+            });
+            self.facts = self.segments.iter().map(Segment::facts).sum();
+        }
+        self.thinned = true;
+    }
+
+    /// Closed intervals, oldest first.
+    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments.iter()
+    }
+
+    /// Stretches of time without a hole.
+    pub fn spans(&self) -> Vec<(KtimeNs, KtimeNs)> {
+        let mut out: Vec<(KtimeNs, KtimeNs)> = Vec::new();
+        for segment in &self.segments {
+            match out.last_mut() {
+                Some((_, to)) if *to == segment.from => *to = segment.to,
+                _ => out.push((segment.from, segment.to)),
+            }
+        }
+        out
+    }
+}
+
+/// What is left of the interval's sums when the single waits are taken away.
+fn residuals(
+    segment: &Segment,
+    interval: &Interval,
+    before: impl Fn(u32) -> Option<ThreadTotals>,
+) -> BTreeMap<u32, Residual> {
+    let mut singles = HashMap::<(u32, WaitId), (u64, u64)>::new();
+    let mut preempted = HashMap::<u32, u64>::new();
+    for wait in &segment.waits {
+        if wait.nr == NR_PREEMPTED {
+            *preempted.entry(wait.tid).or_default() += wait.runnable_ns;
+            continue;
+        }
+        let sum = singles
+            .entry((wait.tid, WaitId::of_single(wait)))
+            .or_default();
+        sum.0 += wait.wait_ns;
+        sum.1 += wait.runnable_ns;
+    }
+    let mut out = BTreeMap::<u32, Residual>::new();
+    let least = (interval.to.since(interval.from) as f64 * MIN_RESIDUAL) as u64;
+    for sum in &interval.waits {
+        let id = WaitId {
+            nr: sum.nr,
+            object: sum.object,
+            waker: sum.waker,
+        };
+        let (wait, runnable) = singles.get(&(sum.tid, id)).copied().unwrap_or_default();
+        let short = sum.wait_ns.saturating_sub(wait);
+        let residual = out.entry(sum.tid).or_default();
+        residual.runnable_ns += sum.runnable_ns.saturating_sub(runnable);
+        if short >= least {
+            residual.waits.push((id, short));
+        }
+    }
+    let ended = interval.ended.iter().map(|end| &end.totals);
+    for totals in interval.running.iter().chain(ended) {
+        let since = before(totals.tid).unwrap_or_default();
+        let residual = out.entry(totals.tid).or_default();
+        residual.run_ns += totals.run_ns.saturating_sub(since.run_ns);
+        residual.runnable_ns += totals
+            .preempted_ns
+            .saturating_sub(since.preempted_ns)
+            .saturating_sub(preempted.get(&totals.tid).copied().unwrap_or(0));
+    }
+    out.retain(|_, residual| residual.total_ns() > 0);
+    out
+}

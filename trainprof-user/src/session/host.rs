@@ -1,0 +1,64 @@
+//! What the kernel keeps anyway: quotas, pressure, memory, descriptors, far ends of sockets.
+
+use std::collections::BTreeMap;
+
+use crate::record::{
+    Record,
+    fact::{CgroupMemorySample, HostSample, ProcessSample, QuotaSample, SocketFact},
+};
+
+/// Samples of one thing that are kept; when more come, every second one goes.
+const MAX_SERIES: usize = 2048;
+
+/// Polled facts, in the order in which they came.
+#[derive(Default)]
+pub struct HostSeen {
+    /// By cgroup.
+    pub quotas: BTreeMap<String, Vec<QuotaSample>>,
+    pub memory: BTreeMap<String, Vec<CgroupMemorySample>>,
+    pub host: Vec<HostSample>,
+    /// By process.
+    pub processes: BTreeMap<u32, Vec<ProcessSample>>,
+    /// By inode.
+    pub sockets: BTreeMap<u64, SocketFact>,
+    /// By process.
+    pub outsiders: BTreeMap<u32, Vec<String>>,
+}
+
+impl HostSeen {
+    pub(super) fn apply(&mut self, record: &Record) {
+        match record {
+            Record::Quota(sample) => keep(
+                self.quotas.entry(sample.cgroup.clone()).or_default(),
+                sample.clone(),
+            ),
+            Record::CgroupMemory(sample) => keep(
+                self.memory.entry(sample.cgroup.clone()).or_default(),
+                sample.clone(),
+            ),
+            Record::Host(sample) => keep(&mut self.host, *sample),
+            Record::ProcessMemory(sample) => {
+                keep(self.processes.entry(sample.pid).or_default(), *sample);
+            }
+            Record::Socket(socket) => {
+                self.sockets.insert(socket.inode, socket.clone());
+            }
+            Record::OutsiderCommand { pid, command } => {
+                self.outsiders.insert(*pid, command.clone());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Adds to a series and keeps it bounded and evenly spread.
+fn keep<T>(series: &mut Vec<T>, sample: T) {
+    if series.len() >= MAX_SERIES {
+        let mut at = 0;
+        series.retain(|_| {
+            at += 1;
+            at % 2 == 1
+        });
+    }
+    series.push(sample);
+}

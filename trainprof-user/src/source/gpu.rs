@@ -1,0 +1,304 @@
+//! What the job does with GPUs: the driver's answers and the probes on runtime calls, as records.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io::Read,
+};
+
+use crate::{
+    gpu::{
+        Answer, DeviceUser, Driver, Heard,
+        used::{Visible, decide},
+    },
+    kernel::{CallProbes, Notice},
+    record::{
+        Record,
+        gpu::{GpuDeviceFact, GpuProcessFact},
+    },
+    time::KtimeNs,
+};
+
+const SECOND: u64 = 1_000_000_000;
+/// When a process is looked at for libraries of the GPU, in nanoseconds after it was first seen (or executed a
+/// program), and how often after that. A library is loaded when a program gets to it.
+const LOOKS: [u64; 5] = [0, SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND];
+const LOOK_EVERY: u64 = 10 * SECOND;
+/// Calls a second from which on a function is not watched any more. The probes of a call take about 10 µs where the
+/// kernel has to single-step, else about one: either way 2 % of a CPU.
+const MOST_STEPPED: u64 = 2_000;
+const MOST_EMULATED: u64 = 20_000;
+/// Bytes read of a process's environment.
+const ENVIRON: u64 = 128 << 10;
+
+/// A function whose calls are watched.
+struct Watched {
+    number: u16,
+    name: String,
+    steps: bool,
+    /// Calls when the current second began.
+    before: u64,
+}
+
+/// What is known of the job's GPUs and of its calls.
+#[derive(Default)]
+pub struct Gpus {
+    driver: Option<Driver>,
+    devices: Vec<GpuDeviceFact>,
+    /// Processes with a context, by device.
+    contexts: BTreeMap<u32, BTreeSet<u32>>,
+    environments: BTreeMap<u32, Visible>,
+    /// Processes by when they are looked at next, and how often they were.
+    looks: BTreeMap<u32, (KtimeNs, usize, KtimeNs)>,
+    watched: Vec<Watched>,
+    second_began: KtimeNs,
+    /// Samples that were dropped since this was last asked.
+    dropped: u64,
+}
+
+impl Gpus {
+    pub fn set_driver(&mut self, driver: Driver) {
+        self.driver = Some(driver);
+    }
+
+    /// How many samples were dropped since the last call.
+    pub fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// A process executed a program: what it had mapped is gone.
+    pub fn executed(&mut self, pid: u32, calls: Option<&CallProbes>) {
+        if self.looks.remove(&pid).is_some()
+            && let Some(calls) = calls
+        {
+            calls.forget(pid);
+        }
+        self.environments.remove(&pid);
+    }
+
+    /// Takes what there is. `job` are the job's live processes.
+    pub fn tick(
+        &mut self,
+        now: KtimeNs,
+        job: &BTreeSet<u32>,
+        calls: Option<&mut CallProbes>,
+        count: impl Fn(u16) -> u64,
+        out: &mut Vec<Record>,
+    ) {
+        let heard = self.driver.as_mut().map(Driver::hear).unwrap_or_default();
+        let mut changed = false;
+        for heard in heard {
+            changed |= self.heard(heard, job, out);
+        }
+        self.environments.retain(|pid, _| job.contains(pid));
+        if !self.devices.is_empty() {
+            for pid in job {
+                if !self.environments.contains_key(pid) {
+                    self.environments.insert(*pid, visible(*pid));
+                    changed = true;
+                }
+            }
+        }
+        if changed {
+            self.decide(job, out);
+        }
+        if let Some(calls) = calls {
+            for notice in calls.notices() {
+                self.notice(notice, &count, out);
+            }
+            self.look(now, job, calls);
+            self.cap(now, calls, &count, out);
+        }
+    }
+
+    /// Whether it changes who uses what.
+    fn heard(&mut self, heard: Heard, job: &BTreeSet<u32>, out: &mut Vec<Record>) -> bool {
+        let missing = |reason| Record::Missing {
+            what: "gpu".to_owned(),
+            reason,
+        };
+        match heard {
+            Heard::Silent(seconds) => out.push(missing(format!(
+                "the driver has not answered for {seconds} s"
+            ))),
+            // It has said why.
+            Heard::Ended(how) if how == "exit status 0" => {}
+            Heard::Ended(how) => out.push(missing(format!(
+                "the process that asks the driver ended ({how})"
+            ))),
+            Heard::Answer(answer) => match answer {
+                Answer::Loaded | Answer::Alive => {}
+                Answer::NotLoadable(reason) | Answer::Missing(reason) => out.push(missing(reason)),
+                Answer::Dropped(count) => self.dropped += count,
+                Answer::Samples(samples) => {
+                    out.extend(samples.into_iter().map(Record::GpuSample));
+                }
+                Answer::Devices(devices) => {
+                    self.devices = devices;
+                    for pid in job {
+                        self.environments.insert(*pid, visible(*pid));
+                    }
+                    for (device, used) in self.decisions(job) {
+                        if let Some(fact) = self.devices.iter_mut().find(|d| d.device == device) {
+                            fact.used_by_job = used;
+                        }
+                    }
+                    out.extend(self.devices.iter().cloned().map(Record::GpuDevice));
+                }
+                Answer::Processes { at, device, users } => {
+                    out.extend(
+                        users
+                            .iter()
+                            .map(|user| Record::GpuProcess(fact(at, device, user, job))),
+                    );
+                    let pids: BTreeSet<u32> = users.iter().map(|user| user.pid).collect();
+                    let before = self.contexts.insert(device, pids);
+                    return before.as_ref() != self.contexts.get(&device);
+                }
+            },
+        }
+        false
+    }
+
+    fn decisions(&self, job: &BTreeSet<u32>) -> BTreeMap<u32, Option<bool>> {
+        let visible: Vec<&Visible> = self.environments.values().collect();
+        decide(&self.devices, &visible, &self.contexts, |pid| {
+            job.contains(&pid)
+        })
+    }
+
+    /// Records a device anew when it turns out otherwise who uses it.
+    fn decide(&mut self, job: &BTreeSet<u32>, out: &mut Vec<Record>) {
+        let decisions = self.decisions(job);
+        for fact in &mut self.devices {
+            let used = decisions.get(&fact.device).copied().flatten();
+            // What was used once stays used: a context that is gone says nothing of before.
+            if used != fact.used_by_job && fact.used_by_job != Some(true) {
+                fact.used_by_job = used;
+                out.push(Record::GpuDevice(fact.clone()));
+            }
+        }
+    }
+
+    fn notice(&mut self, notice: Notice, count: &impl Fn(u16) -> u64, out: &mut Vec<Record>) {
+        match notice {
+            Notice::Function {
+                number,
+                library,
+                name,
+                steps,
+            } => {
+                out.push(Record::GpuFunction {
+                    number: u32::from(number),
+                    library,
+                    name: name.clone(),
+                });
+                self.watched.push(Watched {
+                    number,
+                    name,
+                    steps,
+                    before: count(number),
+                });
+            }
+            Notice::Attached { pid } => {
+                tracing::debug!(pid, "calls into the GPU's runtime are watched")
+            }
+            Notice::Failed { what, reason } => out.push(Record::Missing {
+                what: format!("gpu-calls: {what}"),
+                reason,
+            }),
+        }
+    }
+
+    /// Lets those processes be looked at whose time it is.
+    fn look(&mut self, now: KtimeNs, job: &BTreeSet<u32>, calls: &CallProbes) {
+        self.looks.retain(|pid, _| {
+            let there = job.contains(pid);
+            if !there {
+                calls.forget(*pid);
+            }
+            there
+        });
+        for pid in job {
+            let (first, looks, next) = self.looks.entry(*pid).or_insert((now, 0, now));
+            if now < *next {
+                continue;
+            }
+            let uses_gpu = self.contexts.values().any(|pids| pids.contains(pid));
+            if !calls.look(*pid, uses_gpu) {
+                // It is busy: the rest has to wait for the next turn.
+                return;
+            }
+            *looks += 1;
+            *next = match LOOKS.get(*looks) {
+                Some(after) => KtimeNs(first.0 + after),
+                None => KtimeNs(now.0 + LOOK_EVERY),
+            };
+        }
+    }
+
+    /// Stops watching functions that are called too often.
+    fn cap(
+        &mut self,
+        now: KtimeNs,
+        calls: &CallProbes,
+        count: &impl Fn(u16) -> u64,
+        out: &mut Vec<Record>,
+    ) {
+        let seconds = now.seconds_since(self.second_began);
+        let over = seconds >= 1.0;
+        // Over a turn that came late, as many more calls are allowed.
+        let allowance = seconds.max(1.0);
+        self.watched.retain_mut(|watched| {
+            let total = count(watched.number);
+            let calls_made = total.saturating_sub(watched.before);
+            let most = if watched.steps {
+                MOST_STEPPED
+            } else {
+                MOST_EMULATED
+            };
+            if over {
+                watched.before = total;
+            }
+            if calls_made as f64 <= most as f64 * allowance || !calls.detach(watched.number) {
+                return true;
+            }
+            out.push(Record::Missing {
+                what: format!("gpu-calls: {}", watched.name),
+                reason: format!(
+                    "called more than {most} times a second: watching that would slow the job down"
+                ),
+            });
+            false
+        });
+        if over {
+            self.second_began = now;
+        }
+    }
+}
+
+fn fact(at: KtimeNs, device: u32, user: &DeviceUser, job: &BTreeSet<u32>) -> GpuProcessFact {
+    GpuProcessFact {
+        at,
+        device,
+        pid: user.pid,
+        memory_bytes: user.memory_bytes,
+        utilisation: user.utilisation,
+        name: if job.contains(&user.pid) {
+            None
+        } else {
+            fs::read_to_string(format!("/proc/{}/comm", user.pid))
+                .ok()
+                .map(|name| name.trim_end().to_owned())
+        },
+    }
+}
+
+fn visible(pid: u32) -> Visible {
+    let mut environ = Vec::new();
+    if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
+        // What cannot be read says nothing.
+        let _ = file.take(ENVIRON).read_to_end(&mut environ);
+    }
+    Visible::decode(&environ)
+}

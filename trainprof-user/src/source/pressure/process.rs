@@ -1,0 +1,274 @@
+//! Memory and descriptors of single processes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use super::{SECOND, largest_first, own, pace::Pace, text::kilobytes};
+use crate::{
+    env::read_text,
+    record::{Record, fact::ProcessSample},
+    time::KtimeNs,
+};
+
+/// The largest processes are read in each round.
+const EACH_ROUND: usize = 32;
+/// Of the others each is read once in so many rounds; listing descriptors is that rare for all.
+const TURNS: u64 = 10;
+/// Descriptors that are counted one by one, on kernels that do not tell how many there are.
+const MOST_DESCRIPTORS: usize = 4096;
+/// A process's proportional share is read no more often, nanoseconds.
+const PSS_EVERY: u64 = 30 * SECOND;
+/// The kernel walks all page tables for it: not for processes with more resident bytes than this.
+const PSS_MAX_RESIDENT: u64 = 4 << 30;
+/// A process for which that took longer, in nanoseconds, is not asked again.
+const PSS_TOO_DEAR: u64 = 20_000_000;
+
+/// When which process was last asked for what is dear.
+pub(super) struct Processes {
+    pace: Pace,
+    rounds: u64,
+    /// The next round is the first or the last one.
+    edge: bool,
+    /// Whether the size of /proc/PID/fd is the number of descriptors: since Linux 6.2.
+    fd_size_counts: bool,
+    pss: Pss,
+}
+
+impl Default for Processes {
+    fn default() -> Self {
+        Self {
+            pace: Pace::every(SECOND),
+            rounds: 0,
+            edge: true,
+            // We ourselves always have some open.
+            fd_size_counts: fs::metadata("/proc/self/fd").is_ok_and(|fd| fd.len() > 0),
+            pss: Pss::default(),
+        }
+    }
+}
+
+impl Processes {
+    /// Makes the next round due, as the last one.
+    pub(super) fn now(&mut self) {
+        self.pace.now();
+        self.edge = true;
+    }
+
+    pub(super) fn poll(
+        &mut self,
+        at: KtimeNs,
+        resident: &BTreeMap<u32, u64>,
+        out: &mut Vec<Record>,
+    ) {
+        if !self.pace.is_due(at) {
+            return;
+        }
+        let round = self.rounds;
+        self.rounds += 1;
+        let edge = std::mem::take(&mut self.edge);
+        let order = largest_first(resident);
+        // Proportional shares are paced by themselves: one process at a time.
+        let pss = self.pss.read(at, &order, resident);
+        let fd_size_counts = self.fd_size_counts;
+        self.pace.round(at, || {
+            for (rank, pid) in order.into_iter().enumerate() {
+                // By number, so that the turn does not depend on a size that changes.
+                let has_turn = u64::from(pid) % TURNS == round % TURNS;
+                if rank >= EACH_ROUND && !has_turn {
+                    continue;
+                }
+                let dir = format!("/proc/{pid}");
+                let Ok(status) = read_text(Path::new(&format!("{dir}/status")), 16 << 10) else {
+                    continue;
+                };
+                let Some(mut sample) = decode(&status) else {
+                    continue;
+                };
+                sample.at = at;
+                sample.pid = pid;
+                sample.pss_bytes = pss.filter(|(of, _)| *of == pid).map(|(_, bytes)| bytes);
+                sample.descriptors = if fd_size_counts {
+                    descriptors(&dir)
+                } else if has_turn || edge {
+                    listed_descriptors(&dir)
+                } else {
+                    None
+                };
+                out.push(Record::ProcessMemory(sample));
+            }
+        });
+    }
+}
+
+/// Reads proportional shares (smaps_rollup, Documentation/filesystems/proc.rst).
+struct Pss {
+    pace: Pace,
+    last: BTreeMap<u32, KtimeNs>,
+    too_dear: BTreeSet<u32>,
+}
+
+impl Default for Pss {
+    fn default() -> Self {
+        Self {
+            pace: Pace::every(SECOND),
+            last: BTreeMap::new(),
+            too_dear: BTreeSet::new(),
+        }
+    }
+}
+
+impl Pss {
+    /// Of the largest processes the one whose turn it is, and its share in bytes.
+    fn read(
+        &mut self,
+        at: KtimeNs,
+        order: &[u32],
+        resident: &BTreeMap<u32, u64>,
+    ) -> Option<(u32, u64)> {
+        self.last.retain(|pid, _| resident.contains_key(pid));
+        self.too_dear.retain(|pid| resident.contains_key(pid));
+        let pid = self.whose_turn(at, order, resident)?;
+        let mut took = 0;
+        let bytes = self.pace.round(at, || {
+            let before = own::now();
+            let path = format!("/proc/{pid}/smaps_rollup");
+            let text = read_text(Path::new(&path), 16 << 10).ok();
+            took = own::now().since(before);
+            kilobytes(&text?, "Pss:")
+        })?;
+        self.last.insert(pid, at);
+        if took > PSS_TOO_DEAR {
+            self.too_dear.insert(pid);
+        }
+        Some((pid, bytes?))
+    }
+
+    fn whose_turn(&self, at: KtimeNs, order: &[u32], resident: &BTreeMap<u32, u64>) -> Option<u32> {
+        order.iter().take(EACH_ROUND).copied().find(|pid| {
+            let small = resident.get(pid).is_some_and(|b| *b < PSS_MAX_RESIDENT);
+            let due = self.last.get(pid).is_none_or(|t| at.since(*t) >= PSS_EVERY);
+            small && due && !self.too_dear.contains(pid)
+        })
+    }
+}
+
+/// Decodes /proc/PID/status. A process that has ended and was not waited for has no memory.
+fn decode(status: &str) -> Option<ProcessSample> {
+    Some(ProcessSample {
+        anon_bytes: kilobytes(status, "RssAnon:")?,
+        file_bytes: kilobytes(status, "RssFile:")?,
+        shmem_bytes: kilobytes(status, "RssShmem:")?,
+        // Missing in kernels built without swap.
+        swap_bytes: kilobytes(status, "VmSwap:").unwrap_or(0),
+        ..ProcessSample::default()
+    })
+}
+
+fn descriptors(dir: &str) -> Option<u32> {
+    let size = fs::metadata(format!("{dir}/fd")).ok()?.len();
+    u32::try_from(size).ok()
+}
+
+/// Counts the entries of /proc/PID/fd; `None` when there are too many for that.
+fn listed_descriptors(dir: &str) -> Option<u32> {
+    let count = fs::read_dir(format!("{dir}/fd"))
+        .ok()?
+        .take(MOST_DESCRIPTORS + 1)
+        .count();
+    (count <= MOST_DESCRIPTORS).then_some(count as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_gives_bytes() {
+        let status = "Name:\tcat\nVmRSS:\t    1616 kB\nRssAnon:\t     112 kB\nRssFile:\t    1504 kB\nRssShmem:\t       8 kB\nVmSwap:\t       4 kB\n";
+        let sample = decode(status).expect("a sample");
+        assert_eq!(
+            [
+                sample.anon_bytes,
+                sample.file_bytes,
+                sample.shmem_bytes,
+                sample.swap_bytes
+            ],
+            [112 << 10, 1504 << 10, 8 << 10, 4 << 10]
+        );
+        for bad in ["", "Name:\tzombie\nState:\tZ (zombie)\n", "RssAnon: x kB"] {
+            assert_eq!(decode(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn both_ways_of_counting_descriptors_agree() {
+        let dir = "/proc/self";
+        let open = tempfile::tempfile().expect("a file");
+        let listed = listed_descriptors(dir).expect("our own descriptors");
+        drop(open);
+        assert!(listed > 3);
+        // Tests beside this one open and close files meanwhile.
+        if Processes::default().fd_size_counts {
+            let counted = descriptors(dir).expect("our own descriptors");
+            assert!(counted.abs_diff(listed) < 64, "{counted} {listed}");
+        }
+    }
+
+    #[test]
+    fn the_largest_are_read_each_round_and_the_others_in_turn() {
+        // Only our own process is there; the others have numbers beyond the largest.
+        let own = std::process::id();
+        let mut resident: BTreeMap<u32, u64> =
+            (5_000_000..5_000_100).map(|pid| (pid, 1 << 30)).collect();
+        let rounds = |resident: &BTreeMap<u32, u64>| {
+            let mut processes = Processes::default();
+            let mut out = Vec::new();
+            for round in 0..2 * TURNS {
+                processes.now();
+                processes.poll(KtimeNs(round * SECOND), resident, &mut out);
+            }
+            out.len() as u64
+        };
+        resident.insert(own, 1 << 20);
+        assert_eq!(rounds(&resident), 2, "as one of the small ones");
+        resident.insert(own, 2 << 30);
+        assert_eq!(rounds(&resident), 2 * TURNS, "as the largest one");
+    }
+
+    #[test]
+    fn shares_are_read_seldom_and_only_of_processes_that_are_not_huge() {
+        let at = |s: u64| KtimeNs(s * SECOND);
+        let resident = BTreeMap::from([(1, 5 << 30), (2, 3 << 30), (3, 1 << 30)]);
+        let order = largest_first(&resident);
+        assert_eq!(order, [1, 2, 3]);
+        let mut pss = Pss::default();
+        let turn = |pss: &Pss, s| pss.whose_turn(at(s), &order, &resident);
+        assert_eq!(turn(&pss, 1), Some(2));
+        pss.last.insert(2, at(1));
+        assert_eq!(turn(&pss, 2), Some(3));
+        pss.too_dear.insert(3);
+        assert_eq!(turn(&pss, 2), None);
+        assert_eq!(turn(&pss, 31), Some(2));
+    }
+
+    #[test]
+    fn our_own_share_is_no_more_than_what_is_resident() {
+        let own = std::process::id();
+        let resident = BTreeMap::from([(own, 1 << 20)]);
+        let (pid, bytes) = Pss::default()
+            .read(KtimeNs(1), &[own], &resident)
+            .expect("our own share");
+        assert_eq!(pid, own);
+        assert!(bytes > 100 << 10, "{bytes}");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_decoded_or_refused(text in "((RssAnon:|RssFile:|RssShmem:|VmSwap:)\t[0-9]{0,22} kB\\n|.*)*") {
+            let _ = decode(&text);
+        }
+    }
+}

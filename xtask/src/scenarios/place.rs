@@ -1,0 +1,405 @@
+//! Where one run of a job happens: its folder, its data, what surrounds it. Taken down when dropped, the job's
+//! surroundings before their control groups.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value, json};
+
+use super::{
+    catalogue::{Fixture, Scenario, Sort},
+    data::{self, Folder},
+    group::{self, Group, Mount, Priority},
+    param::Settings,
+    process::{Listen, Process},
+    random::Random,
+};
+use crate::cmd::{root, run};
+
+/// Python with PyTorch, and the folders of the whole suite.
+pub struct Ground {
+    pub python: PathBuf,
+    /// Of all runs; on a disk
+    pub folder: Folder,
+    pub priority: Priority,
+}
+
+/// Fields are dropped in this order: processes, mounts, groups, files.
+pub struct Place {
+    side: Vec<Process>,
+    _mounts: Vec<Mount>,
+    _limits: Vec<Group>,
+    limit_dirs: Vec<PathBuf>,
+    pub everything: Group,
+    _folders: Vec<Folder>,
+    _semaphores: Semaphores,
+    pub job: PathBuf,
+    pub script: String,
+    pub log: PathBuf,
+    /// Trainprof's argument and environment for a stand-in of the GPU's driver
+    pub gpu: Option<(PathBuf, PathBuf)>,
+    job_variables: Vec<(&'static str, String)>,
+    /// Processes outside the job that are the cause
+    pub named: Vec<u32>,
+    /// What the side processes write their errors to
+    side_folder: PathBuf,
+}
+
+/// Data sets are made once for a run and used with and without the fault.
+pub struct Data {
+    path: Option<PathBuf>,
+    _folder: Folder,
+}
+
+impl Data {
+    pub fn make(
+        ground: &Ground,
+        scenario: &Scenario,
+        settings: &Settings,
+        random: &mut Random,
+    ) -> Result<Self> {
+        let folder = Folder(ground.folder.0.join(random.word()));
+        fs::create_dir_all(&folder.0)?;
+        let path = folder.0.join(random.word());
+        let mut made = true;
+        if scenario.fixtures.contains(&Fixture::Files) {
+            let bytes = settings.get("file_kb")? * 1024.0;
+            data::files(&path, settings.get("files")? as u64, bytes, random)?;
+        } else if scenario.fixtures.contains(&Fixture::Blob) {
+            data::blob(&path, settings.get("blob_mb")? as u64, random)?;
+        } else if scenario.fixtures.contains(&Fixture::Folder) {
+            fs::create_dir(&path)?;
+        } else {
+            made = false;
+        }
+        Ok(Self {
+            path: made.then_some(path),
+            _folder: folder,
+        })
+    }
+}
+
+impl Place {
+    /// `fault`: whether the cause is there. What surrounds a healthy job is always there.
+    /// `units`: how much work a millisecond is, as an earlier job found out (an object).
+    pub fn set_up(
+        ground: &Ground,
+        scenario: &Scenario,
+        settings: &Settings,
+        data: &Data,
+        fault: bool,
+        units: &Value,
+        random: &mut Random,
+    ) -> Result<Self> {
+        let name = format!("{}-{}", std::process::id(), random.word());
+        let job = ground.folder.0.join(random.word());
+        let side_folder = ground.folder.0.join(random.word());
+        // Shared memory, so that timing touches no disk.
+        let log = Path::new("/dev/shm").join(format!("{LOGS}{name}"));
+        let folders = [&job, &side_folder, &log].map(|path| Folder(path.clone()));
+        for folder in &folders {
+            fs::create_dir_all(&folder.0)
+                .with_context(|| format!("cannot make {}", folder.0.display()))?;
+        }
+        let mut place = Self {
+            side: Vec::new(),
+            _mounts: Vec::new(),
+            _limits: Vec::new(),
+            limit_dirs: Vec::new(),
+            everything: Group::new("cpuacct", &name)?,
+            _folders: folders.into(),
+            _semaphores: Semaphores(format!("{LOGS}{name}")),
+            script: random
+                .pick(&["train.py", "main.py", "run.py", "fit.py"])
+                .to_string(),
+            job,
+            log,
+            gpu: None,
+            job_variables: Vec::new(),
+            named: Vec::new(),
+            side_folder,
+        };
+        let surroundings = fault || scenario.sort == Sort::Healthy;
+        let address = place.surround(
+            ground,
+            scenario,
+            settings,
+            data,
+            surroundings,
+            &name,
+            random,
+        )?;
+        place.copy_script(scenario)?;
+        let warm_turns = if fault { 6 } else { 12 };
+        let told = json!({
+            "fault": fault && scenario.sort == Sort::Fault,
+            "data": address,
+            "log": place.log,
+            "seed": random.next() >> 40,
+            "warm_turns": warm_turns,
+            "params": settings.json(),
+            "units": units,
+        });
+        fs::write(place.job.join("job.json"), told.to_string())?;
+        Ok(place)
+    }
+
+    /// Gives back what the job is to find its data by.
+    #[allow(clippy::too_many_arguments)]
+    fn surround(
+        &mut self,
+        ground: &Ground,
+        scenario: &Scenario,
+        settings: &Settings,
+        data: &Data,
+        there: bool,
+        name: &str,
+        random: &mut Random,
+    ) -> Result<String> {
+        let mut address = data
+            .path
+            .as_ref()
+            .map(|path| path.display().to_string())
+            .unwrap_or_default();
+        for fixture in scenario.fixtures {
+            match fixture {
+                Fixture::Files | Fixture::Blob | Fixture::Folder => {}
+                Fixture::ReadLimit | Fixture::WriteLimit if there => {
+                    let path = data.path.as_ref().context("a limit takes data on a disk")?;
+                    let (file, param) = match fixture {
+                        Fixture::ReadLimit => {
+                            // The interpreter's own files may be cold too; reading them is not part of the scenario.
+                            run(Command::new(&ground.python)
+                                .args(["-c", "import numpy, torch.utils.data"]))?;
+                            data::chill(path)?;
+                            ("blkio.throttle.read_bps_device", "read_mb_s")
+                        }
+                        _ => ("blkio.throttle.write_bps_device", "write_mb_s"),
+                    };
+                    let limit = Group::new("blkio", name)?;
+                    let bytes = (settings.get(param)? * 1e6) as u64;
+                    limit.set(file, &format!("{} {bytes}", group::disk_of(path)?))?;
+                    self.limit(limit);
+                }
+                Fixture::ReadLimit => {
+                    data::warm(data.path.as_ref().context("a limit takes data on a disk")?)?;
+                }
+                Fixture::WriteLimit => {}
+                Fixture::Quota if there => {
+                    let quota_us = (settings.get("cpus")? * 100_000.0) as u64;
+                    self.limit(ground.priority.quota(name, quota_us)?);
+                }
+                Fixture::Neighbours if there => {
+                    for _ in 0..settings.get("neighbours")? as u64 {
+                        self.side(ground, "busy", &[], None, random)?;
+                    }
+                }
+                Fixture::Store if there => {
+                    let mount = Mount(self.side_folder.join(random.word()));
+                    fs::create_dir(&mount.0)?;
+                    let delays = self.side_settings(
+                        &json!({
+                            "getattr": settings.get("getattr_ms")?,
+                            "open": settings.get("open_ms")?,
+                            "read": settings.get("read_ms")?,
+                        }),
+                        random,
+                    )?;
+                    let seen = mount.0.display().to_string();
+                    self.side(
+                        ground,
+                        "store",
+                        &[seen.clone(), address, delays],
+                        None,
+                        random,
+                    )?;
+                    mount.wait()?;
+                    address = seen;
+                    self._mounts.push(mount);
+                }
+                Fixture::Objects => {
+                    let late = if there { 1.0 } else { 0.0 };
+                    let settings = self.side_settings(
+                        &json!({
+                            "late_ms": settings.get("late_ms")? * late,
+                            "body_kb": settings.get("body_kb")?,
+                            "mb_s": settings.get("mb_s")? * late,
+                        }),
+                        random,
+                    )?;
+                    address = self.side(ground, "objects", &[settings], Some("127"), random)?;
+                }
+                Fixture::Scanner if there => {
+                    let settings =
+                        self.side_settings(&json!({"late_ms": settings.get("late_ms")?}), random)?;
+                    let folder = address.clone();
+                    self.side(ground, "scan", &[folder, settings], Some("ready"), random)?;
+                }
+                Fixture::Quota | Fixture::Neighbours | Fixture::Store | Fixture::Scanner => {
+                    if let Some(path) = &data.path {
+                        data::warm(path)?;
+                    }
+                }
+                Fixture::Gpu => address = self.stand_in_for_gpu(settings)?,
+            }
+        }
+        Ok(address)
+    }
+
+    /// Stand-ins for the GPU's libraries: tests/workloads/gpu/fake_gpu.h.
+    fn stand_in_for_gpu(&mut self, settings: &Settings) -> Result<String> {
+        let libraries = self.side_folder.join("lib");
+        run(Command::new("sh")
+            .arg(root().join("tests/workloads/gpu/build.sh"))
+            .arg(&libraries))?;
+        let busy = self.log.join("device");
+        let state = self.side_folder.join("state");
+        fs::write(
+            &state,
+            format!("devices 1\ndevice 0 busy {}\n", busy.display()),
+        )?;
+        self.gpu = Some((libraries.join("libnvidia-ml.so.1"), state));
+        let spin = settings.get("spin")? > 0.0;
+        self.job_variables = vec![
+            ("FAKE_GPU", busy.display().to_string()),
+            (
+                "FAKE_CUDA_WAIT",
+                if spin { "spin" } else { "sleep" }.to_owned(),
+            ),
+            ("FAKE_CUDA_GBPS", settings.get("copy_gb_s")?.to_string()),
+        ];
+        Ok(libraries.join("libcudart.so.12").display().to_string())
+    }
+
+    fn limit(&mut self, group: Group) {
+        self.limit_dirs.push(group.dir().to_owned());
+        self._limits.push(group);
+    }
+
+    fn side_settings(&self, settings: &serde_json::Value, random: &mut Random) -> Result<String> {
+        let path = self.side_folder.join(random.word() + ".json");
+        fs::write(&path, settings.to_string())?;
+        Ok(path.display().to_string())
+    }
+
+    /// Starts a process outside the job, under a name that says nothing; gives back the line that says it is ready.
+    fn side(
+        &mut self,
+        ground: &Ground,
+        script: &str,
+        args: &[String],
+        ready: Option<&str>,
+        random: &mut Random,
+    ) -> Result<String> {
+        let name = random.word() + ".py";
+        let source = root().join(format!("tests/scenarios/outside/{script}.py"));
+        fs::copy(source, self.side_folder.join(&name))?;
+        let mut argv = vec![ground.python.display().to_string(), name.clone()];
+        argv.extend_from_slice(args);
+        let mut process = Process::start(
+            &argv,
+            &self.side_folder,
+            &[self.everything.dir().to_owned()],
+            Listen::Output,
+            &self.side_folder.join(name + ".log"),
+            &[],
+        )?;
+        let line = match ready {
+            Some(begins) => process.line(begins, Duration::from_secs(10))?.1,
+            None => String::new(),
+        };
+        self.named.push(process.pid());
+        self.side.push(process);
+        Ok(line)
+    }
+
+    fn copy_script(&self, scenario: &Scenario) -> Result<()> {
+        let sources = root().join("tests/scenarios");
+        fs::copy(
+            sources.join(format!("{}.py", scenario.script)),
+            self.job.join(&self.script),
+        )?;
+        let kit = self.job.join("kit");
+        fs::create_dir(&kit)?;
+        for entry in fs::read_dir(sources.join("kit"))? {
+            let entry = entry?;
+            if entry.path().is_file() {
+                fs::copy(entry.path(), kit.join(entry.file_name()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How much work a millisecond is, as the job found out.
+    pub fn units(&self) -> Result<Value> {
+        let mut units = Map::new();
+        for entry in fs::read_dir(&self.log)? {
+            let path = entry?.path();
+            if let Some(name) = path
+                .file_name()
+                .and_then(|name| name.to_str()?.strip_prefix("units."))
+            {
+                let number: f64 = fs::read_to_string(&path)?.parse()?;
+                units.insert(name.to_owned(), number.into());
+            }
+        }
+        Ok(units.into())
+    }
+
+    /// Starts the job and waits until its loop is warm.
+    pub fn start_job(&self, ground: &Ground) -> Result<Process> {
+        let argv = [ground.python.display().to_string(), self.script.clone()];
+        let mut groups = vec![self.everything.dir().to_owned()];
+        groups.extend_from_slice(&self.limit_dirs);
+        let mut job = Process::start(
+            &argv,
+            &self.job,
+            &groups,
+            Listen::Output,
+            &self.side_folder.join("job.log"),
+            &self.job_variables,
+        )?;
+        job.line("ready", Duration::from_secs(60))?;
+        Ok(job)
+    }
+}
+
+const LOGS: &str = "job-set-";
+
+/// Semaphores that Python makes for workers that are not forked, by the beginning of their names (kit/job.py gives
+/// it). Python's own process for that dies with the job.
+struct Semaphores(String);
+
+impl Drop for Semaphores {
+    fn drop(&mut self) {
+        remove_shared(&format!("sem.{}", self.0));
+    }
+}
+
+/// Removes what lies in shared memory under names that begin so.
+fn remove_shared(begins: &str) {
+    for entry in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(begins) {
+            let path = entry.path();
+            let _ = if path.is_dir() {
+                fs::remove_dir_all(path)
+            } else {
+                fs::remove_file(path)
+            };
+        }
+    }
+}
+
+/// Removes what a suite left that was killed.
+pub fn sweep(folder: &Path) {
+    group::sweep();
+    group::unmount_below(folder);
+    let _ = fs::remove_dir_all(folder);
+    remove_shared(LOGS);
+    remove_shared(&format!("sem.{LOGS}"));
+}

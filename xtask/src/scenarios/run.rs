@@ -1,0 +1,207 @@
+//! One run of a scenario: the job with the fault, watched; then without, for what the fault cost.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::{
+    catalogue::{Scenario, Sort},
+    group, interrupt,
+    param::Settings,
+    place::{Data, Ground, Place},
+    process::{Listen, Process, now_ns},
+    random::Random,
+};
+use crate::cmd::{output, run};
+
+pub struct Options {
+    /// None: the job is only timed, not watched.
+    pub trainprof: Option<PathBuf>,
+    pub watch_s: f64,
+    /// Where recordings, reports and truth are kept
+    pub keep: Option<PathBuf>,
+}
+
+/// What one run gave.
+pub struct Outcome {
+    pub settings: Value,
+    pub report: Option<Value>,
+    /// What the job timed itself, while it was watched
+    pub truth: Value,
+    /// The same without the fault; None for healthy jobs
+    pub truth_without: Option<Value>,
+    /// Processes of which the report must name one
+    pub named: Vec<u32>,
+    /// CPUs that were used on average by processes that are not part of the run
+    pub foreign_cpus: f64,
+}
+
+pub fn once(
+    ground: &Ground,
+    scenario: &Scenario,
+    settings: &Settings,
+    options: &Options,
+    label: &str,
+    random: &mut Random,
+) -> Result<Outcome> {
+    let data = Data::make(ground, scenario, settings, random)?;
+    let (report, truth, mut named, foreign_cpus, units) = {
+        let place = Place::set_up(ground, scenario, settings, &data, true, &json!({}), random)?;
+        let mut job = place.start_job(ground)?;
+        let busy = (group::machine_cpu_s()?, place.everything.cpu_s()?, now_ns());
+        let (begin, end, report) = match &options.trainprof {
+            Some(trainprof) => watch(trainprof, &place, &job, options, label)?,
+            None => {
+                let begin = now_ns();
+                pass(&mut job, options.watch_s, || Ok(false))?;
+                (begin, now_ns(), None)
+            }
+        };
+        let machine_s = group::machine_cpu_s()? - busy.0;
+        let ours_s = place.everything.cpu_s()? - busy.1;
+        let foreign_cpus = (machine_s - ours_s) / ((now_ns() - busy.2) as f64 / 1e9);
+        drop(job);
+        let truth = truth(ground, &place, begin, end)?;
+        keep(options, label, &place, &truth)?;
+        (
+            report,
+            truth,
+            place.named.clone(),
+            foreign_cpus,
+            place.units()?,
+        )
+    };
+    let truth_without = match scenario.sort {
+        Sort::Healthy => None,
+        Sort::Fault => {
+            let turns = truth["steps"]["count"].as_u64().unwrap_or(0);
+            let place = Place::set_up(ground, scenario, settings, &data, false, &units, random)?;
+            Some(without(ground, &place, options, turns)?)
+        }
+    };
+    named.extend(
+        truth["named"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|pid| u32::try_from(pid.as_u64()?).ok()),
+    );
+    Ok(Outcome {
+        settings: settings.json(),
+        report,
+        truth,
+        truth_without,
+        named,
+        foreign_cpus,
+    })
+}
+
+/// The same loop without the fault, for as many turns, at most as long, and at least 3 s.
+fn without(ground: &Ground, place: &Place, options: &Options, turns: u64) -> Result<Value> {
+    let mut job = place.start_job(ground)?;
+    let done = || -> Result<u64> {
+        let bytes = fs::read(place.log.join("turns"))?;
+        Ok(bytes.try_into().map_or(0, u64::from_ne_bytes))
+    };
+    let (begin, before) = (now_ns(), done()?);
+    pass(&mut job, options.watch_s, || {
+        Ok(now_ns() - begin > 3_000_000_000 && done()? - before >= turns)
+    })?;
+    let end = now_ns();
+    drop(job);
+    truth(ground, place, begin, end)
+}
+
+/// Lets a job run for so long, or until it has done enough.
+fn pass(job: &mut Process, seconds: f64, mut enough: impl FnMut() -> Result<bool>) -> Result<()> {
+    let until = now_ns() + (seconds * 1e9) as u64;
+    interrupt::wait_for("the job", Duration::from_secs_f64(seconds + 10.0), || {
+        anyhow::ensure!(job.is_alive(), "the job ended early");
+        Ok((now_ns() >= until || enough()?).then_some(()))
+    })
+}
+
+/// When the watch began and ended, and the report.
+fn watch(
+    trainprof: &Path,
+    place: &Place,
+    job: &Process,
+    options: &Options,
+    label: &str,
+) -> Result<(u64, u64, Option<Value>)> {
+    let report = place.log.join("report.json");
+    let mut argv: Vec<String> = [
+        &trainprof.display().to_string(),
+        "attach",
+        &job.pid().to_string(),
+        "-d",
+        &format!("{}s", options.watch_s),
+        "--json",
+        &report.display().to_string(),
+    ]
+    .map(|word| (*word).to_owned())
+    .into();
+    if let Some(folder) = &options.keep {
+        argv.push("-o".into());
+        argv.push(folder.join(format!("{label}.rec")).display().to_string());
+    }
+    let mut variables = Vec::new();
+    if let Some((library, state)) = &place.gpu {
+        argv.push("--gpu".into());
+        argv.push(library.display().to_string());
+        variables.push(("FAKE_NVML", state.display().to_string()));
+    }
+    let mut attach = Process::start(
+        &argv,
+        &place.log,
+        &[place.everything.dir().to_owned()],
+        Listen::Errors,
+        &place.log.join("report.txt"),
+        &variables,
+    )?;
+    let (begin, _) = attach.line("trainprof: watching", Duration::from_secs(20))?;
+    attach
+        .finish(Duration::from_secs_f64(options.watch_s + 30.0))
+        .context("trainprof")?;
+    let text = fs::read_to_string(&report).context("trainprof wrote no report")?;
+    let report: Value = serde_json::from_str(&text).context("the report is not JSON")?;
+    let seconds = report["duration_s"]
+        .as_f64()
+        .context("the report has no duration_s")?;
+    Ok((begin, begin + (seconds * 1e9) as u64, Some(report)))
+}
+
+fn truth(ground: &Ground, place: &Place, begin: u64, end: u64) -> Result<Value> {
+    let text = output(
+        std::process::Command::new(&ground.python)
+            .args(["-m", "kit.truth"])
+            .args([&place.job, &place.log])
+            .args([begin.to_string(), end.to_string()])
+            .current_dir(&place.job),
+    )?;
+    serde_json::from_str(&text).context("truth is not JSON")
+}
+
+fn keep(options: &Options, label: &str, place: &Place, truth: &Value) -> Result<()> {
+    let Some(folder) = &options.keep else {
+        return Ok(());
+    };
+    for (from, to) in [("report.json", "json"), ("report.txt", "txt")] {
+        let from = place.log.join(from);
+        if from.exists() {
+            run(std::process::Command::new("cp")
+                .arg(from)
+                .arg(folder.join(format!("{label}.{to}"))))?;
+        }
+    }
+    fs::write(
+        folder.join(format!("{label}.truth.json")),
+        serde_json::to_string_pretty(truth)?,
+    )?;
+    Ok(())
+}
