@@ -43,7 +43,7 @@ const VM_PROGRAMS: &[(&str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs"),
 ];
 /// The kernels that the tests run on beside the host's: one series before 6.6's and one after.
-pub const KERNELS: &[&str] = &["6.1", "6.12"];
+pub const KERNELS: [&str; 2] = ["6.1", "6.12"];
 
 #[derive(clap::Args)]
 pub struct Args {

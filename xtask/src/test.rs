@@ -4,10 +4,10 @@ use std::{
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::{
     cmd::{as_root, cargo, find_program, in_ci, is_root, output, root, run},
@@ -16,6 +16,8 @@ use crate::{
 
 /// No binary of root tests takes longer, or it hangs.
 const ROOT_TEST_LIMIT_S: &str = "600";
+/// What the programs of the root tests are built with: optimised, but crate by crate.
+const PROFILE: &str = "quick";
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -106,13 +108,18 @@ impl Account {
     fn part(&mut self, name: &str, part: impl FnOnce() -> Result<Tally>) {
         println!("\n== {name}");
         let begun = Instant::now();
-        match part() {
+        let result = part();
+        self.ended(name, begun.elapsed(), result);
+    }
+
+    fn ended(&mut self, name: &str, took: Duration, result: Result<Tally>) {
+        match result {
             Ok(tally) => {
                 println!(
                     "{name}: {} passed, {} failed in {:.0} s",
                     tally.passed,
                     tally.failed,
-                    begun.elapsed().as_secs_f64()
+                    took.as_secs_f64()
                 );
                 if tally.failed > 0 {
                     self.notes
@@ -260,12 +267,30 @@ fn on_kernels(account: &mut Account, on_host: bool, in_vms: bool, filter: Option
         }
     }
     if in_vms && account.ready("tests in virtual machines", setup::for_vms) {
-        for series in setup::KERNELS {
-            account.part(&format!("Linux {series}"), || {
-                vm::test(series, &built, filter)
-            });
-        }
+        in_machines(account, &built, filter);
     }
+}
+
+/// One machine for each kernel, all at the same time: each is one busy thread of the emulator.
+fn in_machines(account: &mut Account, built: &Built, filter: Option<&str>) {
+    println!("\n== virtual machines");
+    if let Err(error) = vm::prepare() {
+        account.part("virtual machines", || Err(error));
+        return;
+    }
+    std::thread::scope(|scope| {
+        let begun = Instant::now();
+        let machines = setup::KERNELS.map(|series| {
+            let machine = scope.spawn(move || (vm::test(series, built, filter), begun.elapsed()));
+            (series, machine)
+        });
+        for (series, machine) in machines {
+            let (result, took) = machine
+                .join()
+                .unwrap_or_else(|_| (Err(anyhow!("the thread panicked")), begun.elapsed()));
+            account.ended(&format!("Linux {series}"), took, result);
+        }
+    });
 }
 
 /// What the tests on a kernel are made of.
@@ -276,20 +301,22 @@ pub struct Built {
 
 impl Built {
     fn new() -> Result<Self> {
-        run(cargo().args(["build", "--release", "-p", "trainprof-user"]))?;
+        // Not the release profile: optimising each test binary across crates takes longer than all tests together.
+        run(cargo().args(["build", "--profile", PROFILE, "-p", "trainprof-user"]))?;
         let mut command = cargo();
         command.args([
             "test",
             "-p",
             "trainprof-tests",
-            "--release",
+            "--profile",
+            PROFILE,
             "--no-run",
             "--message-format=json",
         ]);
         let messages = output(command.stderr(Stdio::inherit()))?;
         let mut test_binaries: Vec<PathBuf> = messages.lines().filter_map(test_binary).collect();
         test_binaries.sort();
-        let trainprof = target_dir()?.join("release/trainprof");
+        let trainprof = target_dir()?.join(PROFILE).join("trainprof");
         if !trainprof.is_file() {
             bail!("the build left no {}", trainprof.display());
         }

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The longest that one machine may live.
-const LIMIT: Duration = Duration::from_secs(8 * 60);
+const LIMIT: Duration = Duration::from_secs(12 * 60);
 /// The longest that one test binary may run in it, so that the others still get their turn.
 const TEST_LIMIT_S: u32 = 300;
 /// File systems and devices that tests mount; those that are built into a kernel are left out.
@@ -41,7 +41,15 @@ const PROGRAMS: &[&str] = &["setpriv", "unshare", "nsenter"];
 /// The disk for the tests' files: tells reads from a device from reads of cached pages, as memory cannot.
 const DISK_BYTES: u64 = 2 << 30;
 
-/// Boots one kernel and runs the tests there.
+/// Makes what all machines share, before they run side by side.
+pub fn prepare() -> Result<()> {
+    let script = root().join("tests/workloads/build.sh");
+    run(Command::new("sh")
+        .arg(&script)
+        .arg(root().join("target/workloads")))
+}
+
+/// Boots one kernel and runs the tests there. Wants [`prepare`] to have been called.
 pub fn test(series: &str, built: &Built, filter: Option<&str>) -> Result<Tally> {
     let dir = kernel_dir(series);
     let release = kernel_release(&dir)?.to_string_lossy().into_owned();
@@ -374,12 +382,7 @@ fn libraries(program: &Path) -> Vec<PathBuf> {
 /// The compiled workloads, and the scripts beside them.
 fn pack_workloads(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
     archive.directory("workloads")?;
-    let script = root().join("tests/workloads/build.sh");
-    if !script.is_file() {
-        return Ok(());
-    }
     let built = root().join("target/workloads");
-    run(Command::new("sh").arg(&script).arg(&built))?;
     for folder in ["", "gpu/"] {
         archive.directory(format!("workloads/{folder}").trim_end_matches('/'))?;
         for entry in fs::read_dir(built.join(folder))?
