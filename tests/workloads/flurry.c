@@ -1,20 +1,31 @@
 /* More waits than can be told one by one, then few: flurry TRUTH [THREADS] [FLURRY_MS] [QUIET_MS]
- * Each thread sleeps for 60 µs again and again; then all are gone, and the main thread sleeps.
+ * Each thread sleeps for 60 µs again and again; then all are gone, and the main thread sleeps. A sleep that a busy host
+ * begins too late does not block: the kernel's own count of blocks is the truth (ru_nvcsw in getrusage(2)).
  */
 #include "wl.h"
 
 static double until;
-static uint64_t sleeps;
+static uint64_t sleeps, blocks;
+
+static uint64_t blocked_so_far(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_THREAD, &usage))
+        die("getrusage");
+    return usage.ru_nvcsw;
+}
 
 static void *thread(void *unused)
 {
     uint64_t n = 0;
     prctl(PR_SET_TIMERSLACK, 1);
+    uint64_t before = blocked_so_far();
     while (now_s() < until) {
         struct timespec t = {0, 60000};
         clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
         n++;
     }
+    __atomic_add_fetch(&blocks, blocked_so_far() - before, __ATOMIC_RELAXED);
     __atomic_add_fetch(&sleeps, n, __ATOMIC_RELAXED);
     return unused;
 }
@@ -31,11 +42,14 @@ int main(int argc, char **argv)
             die("pthread_create");
     for (int i = 0; i < threads; i++)
         pthread_join(ids[i], NULL);
+    uint64_t before = blocked_so_far();
     for (long ms = 0; ms < quiet_ms; ms += 50)
         sleep_ms(50);
+    blocks += blocked_so_far() - before;
     gate_end();
     truth_begin();
     truth_int("sleeps", sleeps + (quiet_ms + 49) / 50);
+    truth_int("blocks", blocks);
     truth_num("per_s", sleeps * 1e3 / flurry_ms);
     truth_end(argv[1]);
     return 0;

@@ -1,12 +1,12 @@
 /* Calls at known times: touch TRUTH [MESSAGES]
- * A child writes a message into a pipe every 20 ms. The main thread reads each, and notes the time when it
- * has it. After every fifth it reads /dev/zero 50 times in a row, and maps and unmaps a page.
+ * A child writes a message into a pipe every 20 ms. The main thread reads each, and notes the times before
+ * and after the call. After every fifth it reads /dev/zero 50 times in a row, and maps and unmaps a page.
  */
 #include "wl.h"
 #include <sys/sysmacros.h>
 
 enum { MOST = 1000, BURST = 50 };
-static uint64_t at[MOST], bytes[MOST];
+static uint64_t from[MOST], to[MOST], bytes[MOST];
 static char data[4096];
 
 static uint64_t now_ns(void)
@@ -49,8 +49,9 @@ int main(int argc, char **argv)
         die("write");
     calls++;
     for (int i = 0; i < messages; i++) {
+        from[i] = now_ns();
         ssize_t n = read(p[0], data, sizeof data);
-        at[i] = now_ns();
+        to[i] = now_ns();
         bytes[i] = n;
         calls++;
         if (i % 5 == 4) {
@@ -75,7 +76,8 @@ int main(int argc, char **argv)
     truth_open("reads", '[');
     for (int i = 0; i < messages; i++) {
         truth_open(NULL, '{');
-        truth_int("at_ns", at[i]);
+        truth_int("from_ns", from[i]);
+        truth_int("to_ns", to[i]);
         truth_int("bytes", bytes[i]);
         truth_close('}');
     }
