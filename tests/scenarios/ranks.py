@@ -1,7 +1,11 @@
-"""Two ranks that add up their gradients in each step; one has more to do."""
+"""Two ranks that add up their gradients in each step; one has more to do.
+
+They are started by this script, or by torchrun: then it is torchrun's agent that is attached to.
+"""
 
 import multiprocessing
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -16,9 +20,11 @@ def rank(job, number):
     else:
         more = 0
     compute = work.Torch(job.compute_ms)
-    dist.init_process_group(
-        "gloo", init_method="file://" + os.path.join(job.folder, "meeting"), rank=number, world_size=2
-    )
+    if job.launch == "torchrun":
+        dist.init_process_group("gloo")
+    else:
+        meeting = "file://" + os.path.join(job.folder, "meeting")
+        dist.init_process_group("gloo", init_method=meeting, rank=number, world_size=2)
     gradient = torch.rand(int(job.gradient_kb * 256))
     end = log.now()
     while True:
@@ -39,6 +45,13 @@ def rank(job, number):
 
 def main():
     job = here()
+    if job.launch == "torchrun":
+        if "RANK" in os.environ:
+            rank(job, int(os.environ["RANK"]))
+        # torchrun of PyTorch 1.13 under Python 3.11 cannot leave both streams alone: errors go by way of a file.
+        streams = ["--redirects=2", "--tee=2", "--log_dir", os.path.join(job.folder, "errors")]
+        run = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *streams]
+        os.execv(sys.executable, [sys.executable, *run, os.path.abspath(__file__)])
     context = multiprocessing.get_context(job.start)
     ranks = [context.Process(target=rank, args=(job, number)) for number in range(2)]
     for process in ranks:

@@ -339,6 +339,7 @@ pub const ALL: &[Scenario] = &[
             number("more_ms", 30.0, [25.0, 40.0]),
             whole("late", 1, [0, 1]),
             whole("gradient_kb", 256, [128, 512]),
+            word("launch", &["multiprocessing"]),
             word("start", &["fork", "spawn"]),
         ],
         names: true,
@@ -347,6 +348,22 @@ pub const ALL: &[Scenario] = &[
             "ranks",
             &["communication"],
             "one of two ranks has more to do",
+        )
+    },
+    Scenario {
+        params: &[
+            number("compute_ms", 20.0, [15.0, 30.0]),
+            number("more_ms", 30.0, [25.0, 40.0]),
+            whole("late", 1, [0, 1]),
+            whole("gradient_kb", 256, [128, 512]),
+            word("launch", &["torchrun"]),
+        ],
+        names: true,
+        ..fault(
+            "late-torchrun",
+            "ranks",
+            &["communication"],
+            "one of two ranks that torchrun started has more to do",
         )
     },
     Scenario {
