@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -101,6 +102,16 @@ pub fn finish(mut command: Command) -> Finished {
     }
 }
 
+fn product(env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(crate::env::trainprof());
+    command.envs(env.iter().copied());
+    command
+}
+
+fn report_folder() -> TempDir {
+    tempfile::tempdir().expect("a folder for the report")
+}
+
 impl Watch {
     /// Attaches and returns once every probe is live.
     pub fn attach(pid: i32, extra: &[OsString]) -> Self {
@@ -111,22 +122,49 @@ impl Watch {
         watch
     }
 
+    /// As [`Watch::attach`], by user and group 65534 with no more than these capabilities (names as setpriv(1) has
+    /// them). `binary` must be where everybody may execute it.
+    pub fn attach_as_nobody(pid: i32, capabilities: &[&str], binary: &Path) -> Self {
+        let granted: String = capabilities
+            .iter()
+            .map(|name| format!(",+{name}"))
+            .collect();
+        let mut launcher = Command::new("setpriv");
+        launcher
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+            .arg(format!("--inh-caps=-all{granted}"))
+            .arg(format!("--ambient-caps=-all{granted}"))
+            .arg(binary)
+            .current_dir("/tmp");
+        let folder = tempfile::tempdir().expect("a folder for the report");
+        std::os::unix::fs::chown(folder.path(), Some(65534), Some(65534)).expect("chown");
+        let args = vec![OsString::from("attach"), pid.to_string().into()];
+        let mut watch = Self::launch(launcher, folder, args, false);
+        watch.wait_watching();
+        watch
+    }
+
     /// Launches a command under `trainprof run`.
     pub fn run(extra: &[OsString], command: &[OsString], env: &[(&str, &str)]) -> Self {
         let mut args = vec![OsString::from("run")];
         args.extend_from_slice(extra);
         args.push("--".into());
         args.extend_from_slice(command);
-        Self::spawn_with(args, env, true)
+        Self::launch(product(env), report_folder(), args, true)
     }
 
     /// Starts `trainprof` with a recording and a JSON report in a folder of its own, unless given.
     pub fn spawn(args: Vec<OsString>, env: &[(&str, &str)]) -> Self {
-        Self::spawn_with(args, env, false)
+        Self::launch(product(env), report_folder(), args, false)
     }
 
-    fn spawn_with(mut args: Vec<OsString>, env: &[(&str, &str)], before_dashes: bool) -> Self {
-        let folder = tempfile::tempdir().expect("a folder for the report");
+    /// `launcher` is the product, or what executes it; `args` are the product's.
+    fn launch(
+        mut launcher: Command,
+        folder: TempDir,
+        mut args: Vec<OsString>,
+        before_dashes: bool,
+    ) -> Self {
         let mut add = Vec::new();
         if !args.iter().any(|arg| arg == "--json") {
             add.extend([
@@ -149,9 +187,8 @@ impl Watch {
         };
         args.splice(at..at, add);
         let started = Instant::now();
-        let mut child = Command::new(crate::env::trainprof())
+        let mut child = launcher
             .args(&args)
-            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

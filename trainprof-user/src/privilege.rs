@@ -175,6 +175,10 @@ pub struct Keep {
     pub signal: bool,
     /// Attach uprobes too: newer kernels (seen on 6.18) ask for CAP_SYS_ADMIN.
     pub attach_uprobes: bool,
+    /// Switch the run-time statistics of BPF programs (`bpf_enable_stats` in kernel/bpf/syscall.c), or ask a GPU driver
+    /// for counters that it may keep to administrators (NVIDIA, "Permission issue with performance counters"):
+    /// CAP_SYS_ADMIN.
+    pub administer: bool,
 }
 
 /// What [`drop_unneeded`] did.
@@ -262,6 +266,9 @@ fn needed(
             Capability::CAP_BPF,
             Capability::CAP_SYS_ADMIN,
         ]);
+    }
+    if keep.administer {
+        needed.insert(Capability::CAP_SYS_ADMIN);
     }
     if keep.signal {
         needed.insert(Capability::CAP_KILL);
@@ -381,6 +388,7 @@ mod tests {
             read_processes: true,
             attach: true,
             attach_uprobes: false,
+            administer: false,
             signal: true,
         };
         type Row<'a> = (
@@ -393,7 +401,12 @@ mod tests {
             attach_uprobes: true,
             ..Keep::default()
         };
-        let cases: [Row<'_>; 8] = [
+        let administering = Keep {
+            administer: true,
+            ..Keep::default()
+        };
+        let cases: [Row<'_>; 9] = [
+            (administering, kernel(6, 1), Some("2"), &[CAP_SYS_ADMIN]),
             (
                 uprobes,
                 kernel(6, 18),
@@ -577,6 +590,7 @@ mod tests {
                 read_processes: true,
                 attach: true,
                 attach_uprobes: true,
+                administer: true,
                 signal: true,
             })
             .expect("asks for nothing that is gone");

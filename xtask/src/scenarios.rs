@@ -130,7 +130,7 @@ fn all(args: &Args, chosen: &[&'static Scenario]) -> Result<Vec<Row>> {
     let trainprof = if args.bare {
         None
     } else if let Some(program) = &args.program {
-        Some(program.clone())
+        Some(std::path::absolute(program)?)
     } else {
         run_command(cargo().args(["build", "--release", "-p", "trainprof-user"]))?;
         Some(target.join("release/trainprof"))

@@ -79,6 +79,7 @@ pub fn begin(pids: &[u32], signals: bool, gpu: &gpu::Choice) -> Result<Begun, Fa
         read_processes: true,
         attach: false,
         attach_uprobes: false,
+        administer: false,
         signal: signals,
     })
     .map_err(Failure::host)?;

@@ -145,15 +145,16 @@ fn ask(devices: &mut [Asked<'_>], events: Option<&Events<'_>>, teller: &mut Tell
     }
 }
 
-/// A library that somebody without privileges named must not run with those of this program, which may have them by
-/// `setcap`. Root keeps them: on some hosts the driver's performance counters are for root alone.
+/// A driver's library must not run with the privileges of this program: somebody without any may have named it, and the
+/// program has some by `setcap`. Root keeps what the driver's performance counters may need.
 fn give_up_privileges() {
-    // SAFETY: only asks.
-    if unsafe { libc::getuid() } != 0 {
-        let nothing = crate::privilege::Keep::default();
-        if crate::privilege::drop_unneeded(nothing).is_err() {
-            // SAFETY: ends this process, a child of the collector, at once.
-            unsafe { libc::_exit(1) };
-        }
+    let keep = crate::privilege::Keep {
+        // SAFETY: only asks.
+        administer: unsafe { libc::getuid() } == 0,
+        ..Default::default()
+    };
+    if crate::privilege::drop_unneeded(keep).is_err() {
+        // SAFETY: ends this process, a child of the collector, at once.
+        unsafe { libc::_exit(1) };
     }
 }

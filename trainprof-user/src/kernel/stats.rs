@@ -13,6 +13,8 @@ use std::{
 
 use aya::sys::{Stats, enable_stats};
 
+use crate::privilege::{Keep, drop_unneeded};
+
 use super::aside::close_all_but;
 
 /// The other process, as we see it.
@@ -31,7 +33,13 @@ impl StatsSwitch {
             0 => {
                 drop(ours);
                 close_all_but(&mut [theirs.as_raw_fd()]);
-                serve(theirs);
+                let keep = Keep {
+                    administer: true,
+                    ..Keep::default()
+                };
+                if drop_unneeded(keep).is_ok() {
+                    serve(theirs);
+                }
                 // SAFETY: ends the child without running anything of the parent's.
                 unsafe { libc::_exit(0) }
             }
