@@ -13,9 +13,9 @@ use crate::report::Report;
 use crate::workload::wait_for;
 
 /// Longer than attaching takes on an emulated machine.
-const ATTACH: Duration = Duration::from_secs(60);
-/// Longer than writing a report takes there.
-const STOP: Duration = Duration::from_secs(60);
+const ATTACH: Duration = Duration::from_secs(120);
+/// Longer than attaching and writing a report take there.
+const STOP: Duration = Duration::from_secs(150);
 
 /// A `trainprof attach` or `run` under way.
 pub struct Watch {

@@ -197,7 +197,7 @@ fn damaged_recordings() {
                 reported += 1;
                 let report = trainprof_tests::Report::parse(&cut.stdout);
                 let missing = report.at("/coverage").to_string() + &cut.stderr;
-                let said = ["incomplete", "truncated", "cut off"]
+                let said = ["no end mark", "truncated", "cut off"]
                     .iter()
                     .any(|word| missing.contains(word));
                 assert!(said, "cut to {percent} %, and not said: {missing}");

@@ -544,6 +544,14 @@ fn chokes(facts: &Facts, cast: &Cast) -> BTreeSet<u32> {
             if facts.pid(waker.tid) == Some(cast.trainer) && !cast.producers.contains(&waker.tid) {
                 continue;
             }
+            // A thread of the trainer that passes on what workers made comes after them, and is not fed by them.
+            if cast.loader_threads.contains(&tid)
+                && facts
+                    .pid(waker.tid)
+                    .is_some_and(|pid| cast.workers.contains(&pid))
+            {
+                continue;
+            }
             *waited.entry(waker.tid).or_default().entry(tid).or_default() += item.woken - item.from;
         }
     }
