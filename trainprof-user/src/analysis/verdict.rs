@@ -82,11 +82,11 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
     let (kind, share, rival) = match first {
         Some((kind, share)) if share >= MIN_SHARE && share >= blurred => (kind, share, second),
         Some((_, share)) if share >= MIN_SHARE => {
-            return inconclusive(by_gpu, 0.2, blurred_words(session, trainer, &shares, share));
+            return inconclusive(by_gpu, 0.2, blurred_words(session, trainer, &shares));
         }
         _ if compute >= MIN_COMPUTE => (Kind::Compute, compute, first.map_or(0.0, |f| f.1)),
         _ => {
-            return inconclusive(by_gpu, 0.2, blurred_words(session, trainer, &shares, 0.0));
+            return inconclusive(by_gpu, 0.2, blurred_words(session, trainer, &shares));
         }
     };
     let confidence = confidence(session, trainer, kind, share, rival, blurred, by_gpu);
@@ -166,16 +166,14 @@ fn inconclusive(by_gpu: bool, confidence: f64, summary: String) -> Verdict {
     }
 }
 
-/// What is in the way of a verdict.
-fn blurred_words(
-    session: &Session,
-    trainer: &Trainer,
-    shares: &BTreeMap<Kind, f64>,
-    _known: f64,
-) -> String {
+/// What is in the way of a verdict: who spends most of the time on what says nothing, and what would say more.
+fn blurred_words(session: &Session, trainer: &Trainer, shares: &BTreeMap<Kind, f64>) -> String {
     let most = [
         (Kind::Unknown, "waits that could not be followed to a cause"),
-        (Kind::Sleep, "sleeping of its own accord"),
+        (
+            Kind::Sleep,
+            "sleeping of its own accord (a rate limit, a back-off, a loop that polls)",
+        ),
         (
             Kind::NotAsked,
             "waiting for producers that had been asked for nothing",
@@ -183,20 +181,42 @@ fn blurred_words(
         (Kind::Compute, "computing"),
     ]
     .into_iter()
-    .map(|(kind, words)| (shares.get(&kind).copied().unwrap_or(0.0), words))
+    .map(|(kind, words)| (shares.get(&kind).copied().unwrap_or(0.0), kind, words))
     .max_by(|a, b| a.0.total_cmp(&b.0));
+    // Without a GPU in use, that none is seen is no lack.
     let missing = session
         .missing
         .iter()
+        .find(|(what, _)| what.as_str() != "gpu" || trainer.gpu_calls)
         .map(|(what, reason)| format!("; {what} is missing: {reason}"))
-        .next()
         .unwrap_or_default();
-    let (share, words) = most.unwrap_or((0.0, "nothing in particular"));
+    let Some((share, kind, words)) = most else {
+        return format!("no cause stands out{missing}");
+    };
+    let who = match doer(session, trainer, kind) {
+        Some(pid) if trainer.cast.workers.contains(&pid) => {
+            format!("the trainer waits while worker {pid}, or one like it, spends")
+        }
+        _ => format!("process {} spends", trainer.cast.trainer),
+    };
     format!(
-        "process {} spends {} of the time {words}, and no cause stands out{missing}",
-        trainer.cast.trainer,
+        "{who} {} of the time {words}, and no cause stands out{missing}",
         words::percent(share)
     )
+}
+
+/// The process that most of a cause's time goes by.
+fn doer(session: &Session, trainer: &Trainer, kind: Kind) -> Option<u32> {
+    let mut by_pid = BTreeMap::<u32, f64>::new();
+    for share in trainer.shares.iter().filter(|share| share.kind == kind) {
+        if let Some(thread) = session.thread(share.detail.tid) {
+            *by_pid.entry(thread.pid).or_default() += share.ns;
+        }
+    }
+    by_pid
+        .into_iter()
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .map(|(pid, _)| pid)
 }
 
 /// From how much was explained, for how long, how evenly over time, and how far ahead of the next cause.
