@@ -86,6 +86,8 @@ pub struct Live {
     alive: BTreeMap<u32, u32>,
     /// Everybody who ever belonged to the job.
     members: BTreeSet<u32>,
+    /// Every followed thread as it was at the last [`Live::switch_over`], by id.
+    threads: Vec<(u32, ThreadState)>,
     interval_from: KtimeNs,
     started: KtimeNs,
     losses: Vec<(Loss, u64)>,
@@ -141,6 +143,7 @@ impl Live {
             out: Vec::new(),
             alive: BTreeMap::new(),
             members: BTreeSet::new(),
+            threads: Vec::new(),
             interval_from: at,
             started: at,
             losses: Vec::new(),
@@ -400,10 +403,14 @@ impl Live {
     }
 
     /// Lets the probes write into fresh aggregates. After [`crate::kernel::GRACE`] the old ones can be
-    /// collected.
+    /// collected. What every thread had done is noted at once: on a host that leaves us little CPU time, the
+    /// collecting may come much later.
     pub fn switch_over(&mut self) -> Result<KtimeNs, SourceError> {
         self.probes.switch_over()?;
-        Ok(own::now())
+        let now = own::now();
+        self.threads = self.probes.threads()?;
+        self.threads.sort_by_key(|(tid, _)| *tid);
+        Ok(now)
     }
 
     /// Collects what was counted until `to`, the time of the last [`Self::switch_over`].
@@ -426,8 +433,7 @@ impl Live {
             self.socket(key.tid, &wait_object(key));
         }
         self.pressure.resolve_sockets(&mut self.out);
-        let mut threads = self.probes.threads()?;
-        threads.sort_by_key(|(tid, _)| *tid);
+        let threads = std::mem::take(&mut self.threads);
         self.reconcile(&threads);
         let interval = self.interval(to, counted, &threads);
         self.interval_from = to;
@@ -435,6 +441,7 @@ impl Live {
         if FRAMEWORKS_AT.contains(&self.intervals) {
             self.frameworks();
         }
+        self.threads = threads;
         self.out.push(Record::Interval(interval));
         self.memory(to);
         Ok(())
@@ -458,8 +465,12 @@ impl Live {
                 });
             }
         }
-        self.alive
-            .retain(|tid, _| threads.binary_search_by_key(tid, |(tid, _)| *tid).is_ok());
+        // One that began since the threads were read is not among them.
+        let probes = &self.probes;
+        self.alive.retain(|tid, _| {
+            threads.binary_search_by_key(tid, |(tid, _)| *tid).is_ok()
+                || probes.thread(*tid).is_some()
+        });
         self.places.retain(&self.alive.values().copied().collect());
     }
 
@@ -600,9 +611,8 @@ impl Live {
                 self.out.extend(gpu_call_under_way(tid, &call, at));
             }
         }
-        let mut threads = self.probes.threads()?;
-        threads.sort_by_key(|(tid, _)| *tid);
-        let threads = threads
+        let threads = self
+            .threads
             .iter()
             .map(|(tid, state)| open_thread(*tid, state, at))
             .collect();
