@@ -15,6 +15,7 @@ use super::{
         gpu_call, gpu_call_under_way, histograms, object_fact, op_sum, thread_end, totals,
         touch_fact, wait_fact, wait_object, wait_sum,
     },
+    entries::Entries,
     gpu::Gpus,
     memo::Memo,
     outsiders::{Outsiders, WORTH_NAMING_NS},
@@ -101,6 +102,7 @@ pub struct Live {
     touches: Throttle,
     /// [`touch_slot`]s of the processes whose calls are noted.
     touched: BTreeSet<u32>,
+    entries: Entries,
     gpus: Gpus,
 }
 
@@ -153,6 +155,7 @@ impl Live {
             waits: throttle(watch.limits.event_min_ns),
             touches: throttle(watch.limits.touch_spacing_ns),
             touched: BTreeSet::new(),
+            entries: Entries::default(),
             gpus: Gpus::default(),
         };
         // One of them is the trainer, most often.
@@ -264,6 +267,14 @@ impl Live {
         ];
         for error in failed.into_iter().flatten().filter_map(Result::err) {
             tracing::warn!(%error, "a threshold for single events could not be changed");
+        }
+    }
+
+    /// Looks how many calls the job makes, and decides whether their beginnings are shown until the next look.
+    pub fn look_at_pace(&mut self) {
+        let shown = self.entries.look(own::now().0, self.probes.pace());
+        if let Err(error) = self.probes.show_entries(shown) {
+            tracing::warn!(%error, "whether beginnings of calls are shown could not be changed");
         }
     }
 
@@ -434,6 +445,10 @@ impl Live {
         self.intervals += 1;
         if FRAMEWORKS_AT.contains(&self.intervals) {
             self.frameworks();
+        }
+        let hidden = self.entries.take_hidden();
+        if hidden > 0 {
+            self.out.push(Record::EntriesHidden { ns: hidden });
         }
         self.out.push(Record::Interval(interval));
         self.memory(to);
