@@ -22,6 +22,8 @@ pub struct Entries {
     many: Option<u32>,
     quiet: u32,
     hidden: bool,
+    /// The kernel would not show them again.
+    refused: bool,
     /// Nanoseconds for which they were hidden since [`Self::take_hidden`].
     hidden_ns: u64,
 }
@@ -46,8 +48,14 @@ impl Entries {
             Some(_) if self.quiet >= QUIET => None,
             many => many.map(|looks| looks.wrapping_add(1)),
         };
-        self.hidden = self.many.is_some_and(|looks| looks % PERIOD != PERIOD - 1);
+        self.hidden = self.refused || self.many.is_some_and(|looks| looks % PERIOD != PERIOD - 1);
         !self.hidden
+    }
+
+    /// Beginnings could not be shown: they stay hidden.
+    pub fn refused(&mut self) {
+        self.refused = true;
+        self.hidden = true;
     }
 
     /// For how many nanoseconds beginnings were hidden since the last call, up to the last look.
@@ -82,6 +90,16 @@ mod tests {
                 .all(|shown| *shown)
         );
         assert_eq!(entries.take_hidden(), 0);
+    }
+
+    #[test]
+    fn what_was_refused_stays_hidden() {
+        let (mut entries, mut now) = (Entries::default(), (0, 0));
+        looks(&mut entries, &mut now, 1_000_000, 2);
+        entries.refused();
+        let shown = looks(&mut entries, &mut now, 1_000, 100);
+        assert!(!shown.iter().any(|shown| *shown));
+        assert_eq!(entries.take_hidden(), 100 * LOOK);
     }
 
     #[test]

@@ -274,7 +274,16 @@ impl Live {
     pub fn look_at_pace(&mut self) {
         let shown = self.entries.look(own::now().0, self.probes.pace());
         if let Err(error) = self.probes.show_entries(shown) {
-            tracing::warn!(%error, "whether beginnings of calls are shown could not be changed");
+            tracing::warn!(%error, shown, "whether beginnings of calls are shown could not be changed");
+            if shown {
+                self.entries.refused();
+                self.out.push(Record::Missing {
+                    what: "call-latencies".to_owned(),
+                    reason: format!(
+                        "the job made very many calls, and then their beginnings could not be watched again: {error}"
+                    ),
+                });
+            }
         }
     }
 
