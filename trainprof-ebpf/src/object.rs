@@ -123,7 +123,7 @@ pub fn resolve_opened(state: &mut ThreadState, fd: u64) -> Described {
         return Described::default();
     }
     object_of_file(file, state.tgid);
-    let described = described();
+    let described = SCRATCH_OBJECT.get(0).copied().unwrap_or_default();
     let trusted = alone(files, state);
     let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
     slot.fd = fd as u32;
@@ -159,19 +159,22 @@ pub fn forget_all(state: &mut ThreadState) {
 #[inline(always)]
 pub fn describe(file: u64, tgid: u32) -> Object {
     object_of_file(file, tgid);
-    described().object
+    described_object()
 }
 
 /// What an inode refers to when no `struct file` is at hand (page-cache fills).
 #[inline(always)]
 pub fn describe_inode(inode: u64, tgid: u32) -> Object {
     object_of_inode(inode, tgid);
-    described().object
+    described_object()
 }
 
+/// The object that the next two found last.
 #[inline(always)]
-fn described() -> Described {
-    SCRATCH_OBJECT.get(0).copied().unwrap_or_default()
+fn described_object() -> Object {
+    SCRATCH_OBJECT
+        .get(0)
+        .map_or(Object::default(), |described| described.object)
 }
 
 // The next two leave their result in per-CPU scratch and take nothing but numbers: as global functions they

@@ -163,13 +163,8 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
     let Some(info) = SYSCALLS.get(nr as u32) else {
         return;
     };
-    let object = if state.op_enter != 0 && u64::from(state.op_nr) == nr as u64 {
-        state.op_object
-    } else {
-        Object::default()
-    };
-    if object.class != 0 {
-        state.object = object;
+    if state.op_enter != 0 && u64::from(state.op_nr) == nr as u64 && state.op_object.class != 0 {
+        state.object = state.op_object;
         return;
     }
     let mut fd = NO_FD;
@@ -255,63 +250,55 @@ fn came_back(state: &mut ThreadState, tid: u32, ran_before: u32, now: u64) {
     if was == State::Run as u32 {
         return;
     }
-    let mut interval = WaitEvent {
-        kind: Kind::Wait as u32,
-        tid,
-        from,
-        woken: now,
-        to: now,
-        object: state.object,
-        waker: 0,
-        nr: state.nr,
-        waker_kind: WakerKind::Unknown as u8,
-        iowait: state.iowait,
-        ran_before,
-        pad: 0,
-    };
+    let mut nr = state.nr;
+    let mut woken = now;
+    let mut waker = 0;
+    let mut waker_kind = WakerKind::Unknown as u8;
     if was == State::Preempted as u32 {
-        interval.woken = from;
+        woken = from;
         state.preemptions += 1;
         state.preempted_ns += now - from;
     } else {
         if woken_at != 0 {
-            interval.woken = woken_at.max(from).min(now);
-            interval.waker = state.woken_by;
-            interval.waker_kind = state.woken_kind;
+            woken = woken_at.max(from).min(now);
+            waker = state.woken_by;
+            waker_kind = state.woken_kind;
         }
         if was == State::Unseen as u32 {
-            interval.nr = NR_UNSEEN;
+            nr = NR_UNSEEN;
         }
-        account_wait(&interval);
+        let class = state.object.class;
+        let in_fileset = class == Class::File as u32
+            || class == Class::Directory as u32
+            || class == Class::Tmpfs as u32;
+        let key = WaitKey {
+            // Files are told apart by their file set alone.
+            object: if in_fileset { 0 } else { state.object.id },
+            tid,
+            waker,
+            fileset: state.object.fileset,
+            nr,
+            class: class as u8,
+            waker_kind,
+        };
+        account::wait(key, woken - from, now - woken, state.iowait != 0);
     }
     if now - from >= control(Control::EVENT_MIN_NS) {
-        emit::event(&interval);
+        emit::event(&WaitEvent {
+            kind: Kind::Wait as u32,
+            tid,
+            from,
+            woken,
+            to: now,
+            object: state.object,
+            waker,
+            nr,
+            waker_kind,
+            iowait: state.iowait,
+            ran_before,
+            pad: 0,
+        });
     }
-}
-
-/// Adds a wait to the sums.
-#[inline(always)]
-fn account_wait(wait: &WaitEvent) {
-    let class = wait.object.class;
-    let in_fileset = class == Class::File as u32
-        || class == Class::Directory as u32
-        || class == Class::Tmpfs as u32;
-    let key = WaitKey {
-        // Files are told apart by their file set alone.
-        object: if in_fileset { 0 } else { wait.object.id },
-        tid: wait.tid,
-        waker: wait.waker,
-        fileset: wait.object.fileset,
-        nr: wait.nr,
-        class: class as u8,
-        waker_kind: wait.waker_kind,
-    };
-    account::wait(
-        key,
-        wait.woken - wait.from,
-        wait.to - wait.woken,
-        wait.iowait != 0,
-    );
 }
 
 /// `sched_waking(p)`: the current context wakes `p`.
