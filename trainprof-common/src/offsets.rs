@@ -64,6 +64,7 @@ offsets! {
     task_exec_ns: "task_struct" "se.sum_exec_runtime";
     task_read_bytes: "task_struct" "ioac.read_bytes";
     task_write_bytes: "task_struct" "ioac.write_bytes";
+    files_count: "files_struct" "count";
     files_fdt: "files_struct" "fdt";
     fdt_max_fds: "fdtable" "max_fds";
     fdt_fd: "fdtable" "fd";

@@ -169,8 +169,8 @@ pub struct SyscallInfo {
     pub at_flags: u8,
     /// [`WaitOn`] number.
     pub wait_on: u8,
-    /// 1 when the call sends to its descriptor: a wake-up in softirq context inside it is its own doing.
-    pub sends: u8,
+    /// Bits of [`mark`].
+    pub marks: u8,
 }
 crate::wire!(SyscallInfo, 8);
 
@@ -184,8 +184,22 @@ impl SyscallInfo {
         len: NO_ARG,
         at_flags: NO_ARG,
         wait_on: 0,
-        sends: 0,
+        marks: 0,
     };
+}
+
+/// What else is particular to a call: bits of [`SyscallInfo::marks`].
+pub mod mark {
+    /// It sends to its descriptor: a wake-up in softirq context inside it is its own doing.
+    pub const SENDS: u8 = 1;
+    /// It makes the descriptor in argument 1 refer to something else.
+    pub const REPLACES: u8 = 2;
+    /// It closes descriptors that its arguments do not name one by one.
+    pub const CLOSES_MANY: u8 = 4;
+    /// It has descriptors opened and closed without a call for each.
+    pub const RING: u8 = 8;
+    /// Any of those after which a descriptor may refer to something else.
+    pub const CHANGES_DESCRIPTORS: u8 = REPLACES | CLOSES_MANY | RING;
 }
 
 /// System-call numbers below this are looked up; x86-64 and arm64 end below 500.

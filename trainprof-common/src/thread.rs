@@ -26,8 +26,11 @@ pub struct CachedFd {
     pub file: u64,
     pub inode: u64,
     pub object: Object,
+    pub fd: u32,
+    /// 1: `fd` cannot have changed unseen since, as long as nobody else uses the table of descriptors.
+    pub trusted: u32,
 }
-crate::wire!(CachedFd, 40);
+crate::wire!(CachedFd, 48);
 
 /// Scheduling state. A thread is in exactly one at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,8 +93,8 @@ pub const NR_URING_WORKER: i16 = -3;
 /// `nr` of a wait whose beginning was not seen.
 pub const NR_UNSEEN: i16 = -4;
 
-/// [`ThreadState::flags`]: at least one system-call entry was seen.
-pub const SEEN_ENTRY: u32 = 1;
+/// [`ThreadState::flags`]: the thread uses io_uring, which may close its descriptors at any time.
+pub const USES_RING: u32 = 1;
 
 /// A followed thread. Written by the probes on the CPU that runs it, and by its waker (`woken_*`).
 #[derive(Clone, Copy, Debug)]
@@ -123,6 +126,9 @@ pub struct ThreadState {
     pub op_object: Object,
     /// Its number.
     pub op_nr: u32,
+    /// In which stretch of shown entries the last one was seen; 0: none yet.
+    pub entry_stretch: u32,
+    pub pad: u32,
     /// Times that it was put off the CPU, or yielded it.
     pub preemptions: u32,
     /// Nanoseconds that it then waited for its next turn.
@@ -141,7 +147,7 @@ pub struct ThreadState {
 }
 crate::wire!(
     ThreadState,
-    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 8 + 24 + 8 + 8 + 32 + 40 * FD_CACHE
+    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 32 + 48 * FD_CACHE
 );
 
 /// Counters that the kernel keeps for every thread anyway.
@@ -177,8 +183,10 @@ crate::wire!(EndedThread, 8 + 8 + 8 + 8 + 32 + 16);
 pub struct Described {
     pub object: Object,
     pub size: u64,
+    /// Address of its `struct inode`.
+    pub inode: u64,
 }
-crate::wire!(Described, 32);
+crate::wire!(Described, 40);
 
 /// Key of an [`EndedThread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -14,7 +14,7 @@ use trainprof_common::{
 
 use crate::{
     emit,
-    maps::{Control, OPS_A, OPS_B, SCRATCH_CELL, WAITS_A, WAITS_B, control},
+    maps::{Control, OPS_A, OPS_B, PACE, SCRATCH_CELL, WAITS_A, WAITS_B, control},
 };
 
 /// One finished operation.
@@ -27,6 +27,15 @@ pub struct Done {
     pub failed: bool,
     /// Whether `ns` was measured: not when the call had begun before the watch.
     pub timed: bool,
+}
+
+/// One more call or switch of a followed thread.
+#[inline(always)]
+pub fn pace() {
+    if let Some(count) = PACE.get_ptr_mut(0) {
+        // SAFETY: a per-CPU slot; a count that an interrupt took away does not matter.
+        unsafe { *count += 1 };
+    }
 }
 
 /// Counts an operation, with its latency and size, under its file set.
@@ -45,7 +54,11 @@ pub fn operation(done: &Done, object: &Object) {
         return;
     };
     // The compiler knows what they can give, the verifier does not: the comparisons below must stay.
-    let latency = black_box(bucket_of_latency(done.ns)) as usize;
+    let latency = if done.timed {
+        black_box(bucket_of_latency(done.ns)) as usize
+    } else {
+        LATENCY_BUCKETS
+    };
     let size = black_box(bucket_of_size(done.bytes)) as usize;
     // SAFETY: one writer per key; both indices are bounded by the comparisons.
     unsafe {
@@ -53,7 +66,7 @@ pub fn operation(done: &Done, object: &Object) {
         (*cell).errors += u64::from(done.failed);
         (*cell).bytes += done.bytes;
         (*cell).ns += done.ns;
-        if done.timed && latency < LATENCY_BUCKETS {
+        if latency < LATENCY_BUCKETS {
             (*cell).latency[latency] += 1;
         }
         if !done.failed && size < SIZE_BUCKETS {

@@ -11,7 +11,7 @@ use trainprof_common::{
 use crate::{
     account::{self, Done},
     follow::thread,
-    kernel::{current_ids, fact, member, offset, peek},
+    kernel::{current_ids, current_task, fact, member, offset, peek, syscall_nr, user_regs},
     maps::SYSCALLS,
     object,
 };
@@ -26,10 +26,11 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
     let state = unsafe { &mut *state };
+    // SAFETY: typed registers of the current task.
+    let nr = unsafe { syscall_nr(user_regs(current_task())) };
     // Pages that a write adds are not read from anywhere.
-    if state.op_enter != 0
-        && (state.op_nr as usize) < MAX_SYSCALLS
-        && let Some(info) = SYSCALLS.get(state.op_nr)
+    if (nr as u64) < MAX_SYSCALLS as u64
+        && let Some(info) = SYSCALLS.get(nr as u32)
         && info.op == Op::Write as u8
     {
         return 0;
@@ -59,7 +60,7 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     let page_size = fact!(page_size);
     let done = Done {
         tid,
-        op: if state.op_enter != 0 {
+        op: if nr >= 0 {
             Op::Fill.number()
         } else {
             Op::FaultFill.number()

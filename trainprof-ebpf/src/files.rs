@@ -1,4 +1,6 @@
-//! System calls on files and memory: counted from entry to exit, for followed threads alone.
+//! System calls on files and memory, for followed threads alone. They are counted at their exit, where the arguments
+//! still lie in the registers. The entry adds what is gone by then: when the call began, and what it closes. User space
+//! hides entries for most of the time while there are very many calls.
 
 use core::ffi::c_void;
 
@@ -6,8 +8,8 @@ use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::btf_tracepoint, programs::BtfT
 use trainprof_common::{
     loss::Loss,
     offsets::MISSING,
-    op::{Class, MAX_SYSCALLS, NO_ARG, Op, SyscallInfo},
-    thread::{Object, SEEN_ENTRY, ThreadState},
+    op::{Class, MAX_SYSCALLS, NO_ARG, Op, SyscallInfo, WaitOn, mark},
+    thread::{Object, ThreadState, USES_RING},
 };
 
 use crate::{
@@ -15,13 +17,14 @@ use crate::{
     emit, fileset,
     follow::thread,
     kernel::{current_ids, current_task, member, offset, syscall_arg, syscall_nr},
-    maps::SYSCALLS,
+    maps::{BREAKS, Control, SYSCALLS, control},
     object, touch,
 };
 
 const AT_EMPTY_PATH: u64 = 0x1000;
 const MAP_ANONYMOUS: u64 = 0x20;
 /// Numbers of the operations that are treated apart.
+const CLOSE: u8 = Op::Close.number();
 const OPEN: u8 = Op::Open.number();
 const READ: u8 = Op::Read.number();
 const WRITE: u8 = Op::Write.number();
@@ -33,14 +36,14 @@ const MREMAP: u8 = Op::Mremap.number();
 /// Position of mmap's flags.
 const MMAP_FLAGS: u8 = 3;
 
-/// How a system call is counted; `None` for most.
+/// How a system call is counted, or changes descriptors; `None` for most.
 #[inline(always)]
-fn counted(nr: i64) -> Option<SyscallInfo> {
+fn known(nr: i64) -> Option<SyscallInfo> {
     if nr as u64 >= MAX_SYSCALLS as u64 {
         return None;
     }
     let info = *SYSCALLS.get(nr as u32)?;
-    (info.op != 0).then_some(info)
+    (info.op != 0 || info.marks & mark::CHANGES_DESCRIPTORS != 0).then_some(info)
 }
 
 /// `sys_enter(regs, id)`.
@@ -48,9 +51,16 @@ fn counted(nr: i64) -> Option<SyscallInfo> {
 pub fn sys_enter(ctx: BtfTracePointContext) -> u32 {
     let regs: *const c_void = ctx.arg(0);
     let nr: i64 = ctx.arg(1);
-    let Some(info) = counted(nr) else {
+    let stretch = control(Control::ENTRIES) as u32;
+    if stretch == 0 {
+        return 0;
+    }
+    let Some(info) = known(nr) else {
         return 0;
     };
+    if info.op == 0 {
+        return 0;
+    }
     let (_, tid) = current_ids();
     let Some(state) = thread(tid) else {
         return 0;
@@ -59,60 +69,107 @@ pub fn sys_enter(ctx: BtfTracePointContext) -> u32 {
     let state = unsafe { &mut *state };
     // SAFETY: a typed argument.
     state.op_object = unsafe { target(state, &info, regs) };
+    if info.op == BRK {
+        state.op_object.id = program_break(current_task());
+    }
     state.op_nr = nr as u32;
-    state.flags |= SEEN_ENTRY;
+    state.entry_stretch = stretch;
     // SAFETY: clock helper.
     state.op_enter = unsafe { bpf_ktime_get_ns() };
     0
 }
 
-/// The object that a call starts out on: its descriptor's, or none.
+/// Whether a call is on memory and not on a file.
+///
+/// # Safety
+/// `regs` is a typed `struct pt_regs` pointer.
+#[inline(always)]
+pub unsafe fn on_memory(info: &SyscallInfo, regs: *const c_void) -> bool {
+    if info.op == MMAP {
+        // SAFETY: as promised by the caller.
+        return unsafe { syscall_arg(regs, MMAP_FLAGS) } & MAP_ANONYMOUS != 0;
+    }
+    info.op >= Op::Munmap as u8 && info.op <= MREMAP
+}
+
+/// Whether argument `fd` of a call says what it is on.
+///
+/// # Safety
+/// `regs` is a typed `struct pt_regs` pointer.
+#[inline(always)]
+pub unsafe fn on_descriptor(info: &SyscallInfo, regs: *const c_void) -> bool {
+    if info.at_flags == NO_ARG {
+        return info.fd != NO_ARG && (info.op != 0 || info.wait_on == WaitOn::Descriptor as u8);
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { syscall_arg(regs, info.at_flags) & AT_EMPTY_PATH != 0 }
+}
+
+/// The object that a call is on: its descriptor's, or none.
 ///
 /// # Safety
 /// `regs` is a typed `struct pt_regs` pointer.
 #[inline(always)]
 unsafe fn target(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_void) -> Object {
-    let memory = Object {
-        class: Class::Memory as u32,
-        ..Object::default()
-    };
     // SAFETY: as promised by the caller.
     unsafe {
-        if info.op == Op::Mmap as u8 && syscall_arg(regs, MMAP_FLAGS) & MAP_ANONYMOUS != 0 {
-            return memory;
+        if on_memory(info, regs) {
+            Object {
+                class: Class::Memory as u32,
+                ..Object::default()
+            }
+        } else if on_descriptor(info, regs) {
+            object::resolve(state, syscall_arg(regs, info.fd))
+        } else {
+            Object::default()
         }
-        if info.fd == NO_ARG {
-            return match info.op {
-                op if op == Op::Brk as u8 => Object {
-                    id: program_break(),
-                    ..memory
-                },
-                op if op >= Op::Munmap as u8 && op <= Op::Mremap as u8 => memory,
-                _ => Object::default(),
-            };
-        }
-        if info.at_flags != NO_ARG && syscall_arg(regs, info.at_flags) & AT_EMPTY_PATH == 0 {
-            return Object::default();
-        }
-        object::resolve(state, syscall_arg(regs, info.fd))
     }
 }
 
-/// End of the current process's heap.
+/// End of a process's heap, 0 when it cannot be told.
 #[inline(always)]
-fn program_break() -> u64 {
+fn program_break(task: *const c_void) -> u64 {
     if offset!(task_mm) == MISSING || offset!(mm_brk) == MISSING {
         return 0;
     }
-    // SAFETY: typed pointers from the current task on.
+    // SAFETY: typed pointers from the task on.
     unsafe {
-        let mm: *const c_void = member(current_task(), offset!(task_mm));
+        let mm: *const c_void = member(task, offset!(task_mm));
         if mm.is_null() {
             0
         } else {
             member(mm, offset!(mm_brk))
         }
     }
+}
+
+/// Notes the end of the heap of a process that begins, or executes another program.
+#[inline(always)]
+pub fn note_break(task: *const c_void, tgid: u32) {
+    let _ = BREAKS.insert(&tgid, &program_break(task), 0);
+}
+
+/// A process has ended.
+#[inline(always)]
+pub fn forget_break(tgid: u32) {
+    let _ = BREAKS.remove(&tgid);
+}
+
+/// Bytes by which a brk(2) that gave `result` moved the end of the heap from `before`, or if that is 0 from where
+/// the last one left it.
+#[inline(always)]
+fn break_moved(tgid: u32, before: u64, result: u64) -> u64 {
+    // SAFETY: copied out at once.
+    let known = unsafe { BREAKS.get(&tgid) }.copied().unwrap_or(0);
+    if known != result {
+        let _ = BREAKS.insert(&tgid, &result, 0);
+    }
+    let before = if before != 0 { before } else { known };
+    if before == 0 {
+        emit::lost(Loss::UnmatchedExit);
+        return 0;
+    }
+    result.abs_diff(before)
 }
 
 /// `sys_exit(regs, ret)`.
@@ -122,7 +179,7 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
     let result: i64 = ctx.arg(1);
     // SAFETY: a typed argument.
     let nr = unsafe { syscall_nr(regs) };
-    let Some(info) = counted(nr) else {
+    let Some(info) = known(nr) else {
         return 0;
     };
     let (_, tid) = current_ids();
@@ -131,44 +188,65 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
     let state = unsafe { &mut *state };
+    account::pace();
+    if info.op == 0 {
+        // SAFETY: a typed argument.
+        unsafe { descriptors_changed(state, &info, regs) };
+        return 0;
+    }
     let entered = state.op_enter;
     let matched = entered != 0 && u64::from(state.op_nr) == nr as u64;
     state.op_enter = 0;
-    if !matched {
-        if state.flags & SEEN_ENTRY != 0 {
-            emit::lost(Loss::UnmatchedExit);
-        }
-        // The call had begun before the watch: counted, but its length is not known.
-        state.flags |= SEEN_ENTRY;
-        // SAFETY: a typed argument. A descriptor that close() gave back is gone: class `Unknown`.
-        state.op_object = unsafe { target(state, &info, regs) };
+    let mut done = Done {
+        tid,
+        op: info.op,
+        bytes: 0,
+        ns: 0,
+        failed: result < 0,
+        timed: matched,
+    };
+    let mut on = Object::default();
+    let mut now = 0;
+    if matched {
+        // SAFETY: clock helper.
+        now = unsafe { bpf_ktime_get_ns() };
+        done.ns = now.saturating_sub(entered);
+        on = state.op_object;
+    } else if state.entry_stretch != 0
+        && u64::from(state.entry_stretch) == control(Control::ENTRIES)
+    {
+        emit::lost(Loss::UnmatchedExit);
     }
-    // SAFETY: clock helper.
-    let now = unsafe { bpf_ktime_get_ns() };
-    let ns = if matched {
-        now.saturating_sub(entered)
-    } else {
-        0
-    };
+    if on.class == 0 {
+        // SAFETY: a typed argument.
+        on = unsafe {
+            if info.op == CLOSE {
+                object::resolve_closed(state, syscall_arg(regs, info.fd))
+            } else {
+                target(state, &info, regs)
+            }
+        };
+    }
     // SAFETY: a typed argument.
-    unsafe {
-        finish(
-            state,
-            &info,
-            regs,
-            result,
-            now,
-            Done {
-                tid,
-                op: 0,
-                bytes: 0,
-                ns,
-                failed: result < 0,
-                timed: matched,
-            },
-        )
-    };
+    unsafe { finish(state, &info, regs, result, now, done, on) };
     0
+}
+
+/// Forgets what descriptors refer to that a call may have changed.
+///
+/// # Safety
+/// `regs` is a typed `struct pt_regs` pointer.
+#[inline(always)]
+unsafe fn descriptors_changed(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_void) {
+    if info.marks & mark::REPLACES != 0 {
+        // SAFETY: as promised by the caller.
+        object::forget(state, unsafe { syscall_arg(regs, 1) });
+    } else {
+        object::forget_all(state);
+    }
+    if info.marks & mark::RING != 0 {
+        state.flags |= USES_RING;
+    }
 }
 
 /// Counts a call that has returned.
@@ -183,12 +261,13 @@ unsafe fn finish(
     result: i64,
     now: u64,
     mut done: Done,
+    mut on: Object,
 ) {
-    let mut on = state.op_object;
-    done.op = info.op;
     // SAFETY: as promised by the caller.
     unsafe {
-        if info.op == OPEN && !done.failed {
+        if info.op == CLOSE {
+            object::forget(state, syscall_arg(regs, info.fd));
+        } else if info.op == OPEN && !done.failed {
             let opened = object::resolve_opened(state, result as u64);
             on = opened.object;
             if on.class == Class::File as u32 || on.class == Class::Tmpfs as u32 {
@@ -197,7 +276,7 @@ unsafe fn finish(
         } else if info.path != NO_ARG && on.class == 0 {
             on.fileset = fileset::of_call(regs, info.path, state.tgid);
         } else if info.op == BRK && !done.failed {
-            done.bytes = (result as u64).abs_diff(on.id);
+            done.bytes = break_moved(state.tgid, on.id, result as u64);
             on.id = 0;
         } else if info.op == MMAP || info.op == MREMAP {
             // Their result is an address.
@@ -214,7 +293,7 @@ unsafe fn finish(
             && info.at_flags == NO_ARG
             && on.class == 0
             && !done.failed
-            && done.timed
+            && (done.timed || info.op != CLOSE)
         {
             emit::lost(Loss::UnresolvedFd);
         }

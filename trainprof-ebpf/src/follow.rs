@@ -14,10 +14,10 @@ use trainprof_common::{
 };
 
 use crate::{
-    emit, gpu,
+    emit, files, gpu,
     kernel::{current_ids, member, offset, peek},
     maps::{ENDED, SCRATCH_THREAD, THREADS},
-    touch,
+    object, touch,
 };
 
 /// Error of an insertion over an entry that is there (errno(3)), as the helper gives it.
@@ -71,7 +71,13 @@ pub fn sched_process_fork(ctx: BtfTracePointContext) -> u32 {
             member::<u32>(child, offset!(task_tgid)),
         )
     };
-    if thread(parent_tid).is_some() {
+    if let Some(state) = thread(parent_tid) {
+        // SAFETY: written by this thread's own probes alone; the entry outlives this program.
+        // From now on another thread may change the descriptors.
+        object::forget_all(unsafe { &mut *state });
+        if child_tid == child_tgid {
+            files::note_break(child, child_tgid);
+        }
         begin(child, child_tid, child_tgid, parent_tid, parent_tgid);
         #[cfg(feature = "log")]
         aya_log_ebpf::debug!(
@@ -156,9 +162,12 @@ pub fn sched_process_exec(ctx: BtfTracePointContext) -> u32 {
         }
         let _ = THREADS.remove(old_tid);
     }
-    if thread(tgid).is_none() {
+    let Some(state) = thread(tgid) else {
         return 0;
-    }
+    };
+    // SAFETY: as in `sched_process_fork`. Descriptors that close on exec are gone.
+    object::forget_all(unsafe { &mut *state });
+    files::note_break(task, tgid);
     emit::event(&ExecEvent {
         kind: Kind::Exec as u32,
         tgid,
@@ -214,6 +223,9 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
         emit::lost(Loss::EndedFull);
     }
     let _ = THREADS.remove(tid);
+    if tid == tgid {
+        files::forget_break(tgid);
+    }
     touch::forget(tid);
     gpu::ended(tid, now);
     emit::event(&ExitEvent {

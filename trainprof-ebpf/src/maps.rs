@@ -76,6 +76,14 @@ pub static SYSCALLS: Array<SyscallInfo> = Array::with_max_entries(MAX_SYSCALLS a
 #[map]
 pub static CONTROL: Array<u64> = Array::with_max_entries(8, 0);
 
+/// Counted calls and switches of followed threads so far: user space looks how many there are a second.
+#[map]
+pub static PACE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
+/// End of each process's heap after its last brk(2), by process id.
+#[map]
+pub static BREAKS: HashMap<u32, u64> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+
 /// Lost facts by [`Loss`].
 #[map]
 pub static LOSSES: PerCpuArray<u64> = PerCpuArray::with_max_entries(Loss::COUNT as u32, 0);
@@ -130,6 +138,8 @@ impl Control {
     pub const TOUCH_GAP_NS: u32 = 2;
     /// Calls of one thread are noted once in so many nanoseconds on average.
     pub const TOUCH_SPACING_NS: u32 = 3;
+    /// Number of the stretch of time in which beginnings of calls are shown; 0: they are not.
+    pub const ENTRIES: u32 = 4;
 }
 
 /// Reads a control word.

@@ -4,8 +4,9 @@
 use core::ffi::c_void;
 
 use trainprof_common::{
+    offsets::MISSING,
     op::Class,
-    thread::{Described, FD_CACHE, Object, ThreadState},
+    thread::{Described, FD_CACHE, Object, ThreadState, USES_RING},
 };
 
 use crate::{
@@ -33,15 +34,34 @@ mod magic {
     pub const ANON_INODE: u64 = 0x0904_1934;
 }
 
-/// The `struct file` behind a descriptor of the current task, or 0.
+/// The `struct files_struct` of the current task; may be null.
 #[inline(always)]
-fn file_of(fd: u64) -> u64 {
+fn files() -> *const c_void {
+    // SAFETY: a typed pointer from the current task.
+    unsafe { member(current_task(), offset!(task_files)) }
+}
+
+/// Whether the current task alone uses its table of descriptors: then nobody else changes it. 1 or 0.
+#[inline(always)]
+fn alone(files: *const c_void, state: &ThreadState) -> u32 {
+    if offset!(files_count) == MISSING || state.flags & USES_RING != 0 || files.is_null() {
+        return 0;
+    }
+    // SAFETY: a typed pointer.
+    u32::from(unsafe { member::<u32>(files, offset!(files_count)) } == 1)
+}
+
+/// The `struct file` behind a descriptor, or 0.
+///
+/// # Safety
+/// `files` is a typed `struct files_struct` pointer.
+#[inline(always)]
+unsafe fn file_of(files: *const c_void, fd: u64) -> u64 {
+    if files.is_null() {
+        return 0;
+    }
     // SAFETY: a chain of typed pointers that starts at the current task.
     let (max_fds, table): (u32, u64) = unsafe {
-        let files: *const c_void = member(current_task(), offset!(task_files));
-        if files.is_null() {
-            return 0;
-        }
         let fdt: *const c_void = member(files, offset!(files_fdt));
         if fdt.is_null() {
             return 0;
@@ -59,15 +79,30 @@ fn file_of(fd: u64) -> u64 {
     peek(table + fd * 8, 0).unwrap_or(0)
 }
 
+/// What is known of a descriptor without a look at the kernel's tables.
+#[inline(always)]
+fn trusted(state: &ThreadState, alone: u32, fd: u64) -> Option<Object> {
+    let slot = &state.fds[fd as usize & (FD_CACHE - 1)];
+    (alone & slot.trusted != 0 && slot.fd == fd as u32).then_some(slot.object)
+}
+
 /// What a descriptor of the current task refers to; class `Unknown` when it refers to nothing.
 #[inline(always)]
 pub fn resolve(state: &mut ThreadState, fd: u64) -> Object {
-    let file = file_of(fd);
+    let files = files();
+    let alone = alone(files, state);
+    if let Some(object) = trusted(state, alone, fd) {
+        return object;
+    }
+    // SAFETY: a typed pointer.
+    let file = unsafe { file_of(files, fd) };
     if file == 0 {
         return Object::default();
     }
     let inode: u64 = peek(file, offset!(file_inode)).unwrap_or(0);
     let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
+    slot.fd = fd as u32;
+    slot.trusted = alone;
     if slot.file == file && slot.inode == inode {
         return slot.object;
     }
@@ -81,36 +116,65 @@ pub fn resolve(state: &mut ThreadState, fd: u64) -> Object {
 /// What a descriptor of the current task that was just opened refers to, and the size of the file in bytes.
 #[inline(always)]
 pub fn resolve_opened(state: &mut ThreadState, fd: u64) -> Described {
-    let file = file_of(fd);
+    let files = files();
+    // SAFETY: a typed pointer.
+    let file = unsafe { file_of(files, fd) };
     if file == 0 {
         return Described::default();
     }
     object_of_file(file, state.tgid);
-    let described = described();
+    let described = SCRATCH_OBJECT.get(0).copied().unwrap_or_default();
+    let trusted = alone(files, state);
     let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
+    slot.fd = fd as u32;
+    slot.trusted = trusted;
     slot.file = file;
-    slot.inode = peek(file, offset!(file_inode)).unwrap_or(0);
+    slot.inode = described.inode;
     slot.object = described.object;
     described
+}
+
+/// What a descriptor that the current task has just closed referred to; class `Unknown` when that is not sure.
+#[inline(always)]
+pub fn resolve_closed(state: &mut ThreadState, fd: u64) -> Object {
+    let alone = alone(files(), state);
+    trusted(state, alone, fd).unwrap_or_default()
+}
+
+/// A descriptor may refer to something else from now on.
+#[inline(always)]
+pub fn forget(state: &mut ThreadState, fd: u64) {
+    state.fds[fd as usize & (FD_CACHE - 1)].trusted = 0;
+}
+
+/// So may each.
+#[inline(always)]
+pub fn forget_all(state: &mut ThreadState) {
+    for slot in &mut state.fds {
+        slot.trusted = 0;
+    }
 }
 
 /// What a `struct file` refers to.
 #[inline(always)]
 pub fn describe(file: u64, tgid: u32) -> Object {
     object_of_file(file, tgid);
-    described().object
+    described_object()
 }
 
 /// What an inode refers to when no `struct file` is at hand (page-cache fills).
 #[inline(always)]
 pub fn describe_inode(inode: u64, tgid: u32) -> Object {
     object_of_inode(inode, tgid);
-    described().object
+    described_object()
 }
 
+/// The object that the next two found last.
 #[inline(always)]
-fn described() -> Described {
-    SCRATCH_OBJECT.get(0).copied().unwrap_or_default()
+fn described_object() -> Object {
+    SCRATCH_OBJECT
+        .get(0)
+        .map_or(Object::default(), |described| described.object)
 }
 
 // The next two leave their result in per-CPU scratch and take nothing but numbers: as global functions they
@@ -172,6 +236,7 @@ fn describe_parts(
     let superblock: u64 = in_block(&blocks.inode, start, offset!(inode_sb));
     out.object.id = in_block(&blocks.inode, start, offset!(inode_ino));
     out.size = in_block(&blocks.inode, start, offset!(inode_size));
+    out.inode = inode;
     out.object.dev = 0;
     out.object.fileset = 0;
     let kind = mode & S_IFMT;

@@ -12,14 +12,14 @@ use trainprof_common::{
     event::{Kind, WaitEvent},
     loss::Loss,
     offsets::MISSING,
-    op::{Class, MAX_SYSCALLS, NO_ARG, WaitOn},
+    op::{Class, MAX_SYSCALLS, NO_ARG, WaitOn, mark},
     thread::{
         NR_FAULT, NR_PREEMPTED, NR_UNSEEN, NR_URING_WORKER, Object, State, ThreadState, WakerKind,
     },
 };
 
 use crate::{
-    account, emit, fileset,
+    account, emit, files, fileset,
     follow::thread,
     irq,
     kernel::{current_ids, current_task, fact, member, offset, syscall_arg, syscall_nr, user_regs},
@@ -30,6 +30,8 @@ use crate::{
 /// Flags of `task_struct` (include/linux/sched.h).
 pub const PF_IO_WORKER: u32 = 0x10;
 const PF_KTHREAD: u32 = 0x0020_0000;
+/// No descriptor: a system call looks at the lower half of the register.
+const NO_FD: u64 = u64::MAX;
 
 /// A wake-up may be seen on another CPU before its wait is: how much earlier still belongs to the wait.
 const LATENESS_NS: u64 = 20_000;
@@ -57,6 +59,7 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
         let runnable = preempted as u8 != 0 || prev_state as u32 == 0;
         // SAFETY: the CPU that switches a thread writes its state; the entry outlives this program.
         unsafe { switched_out(&mut *state, prev, prev_tid, now, runnable) };
+        account::pace();
     }
     if next_tid != 0
         && let Some(state) = thread(next_tid)
@@ -126,7 +129,8 @@ unsafe fn in_iowait(task: *const c_void) -> u8 {
         return 0;
     }
     let mask = fact!(iowait_mask);
-    let bits: u8 = crate::kernel::peek(task as u64, byte).unwrap_or(0);
+    // SAFETY: as above; the verifier takes a load of the byte that holds a bit field.
+    let bits: u8 = unsafe { member(task, byte) };
     u8::from(u32::from(bits) & mask != 0)
 }
 
@@ -143,8 +147,7 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
         state.object = Object::default();
         return;
     }
-    // SAFETY: `current_task` is the task that is being switched out.
-    let regs = user_regs(current_task());
+    let regs = user_regs(task);
     // SAFETY: typed registers.
     let nr = unsafe { syscall_nr(regs) };
     if nr < 0 {
@@ -153,14 +156,6 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
         return;
     }
     state.nr = nr as i16;
-    if state.op_enter != 0 && u64::from(state.op_nr) == nr as u64 {
-        state.object = state.op_object;
-        if state.object.class == 0 {
-            // SAFETY: typed registers.
-            unsafe { on_path(state, regs, nr) };
-        }
-        return;
-    }
     state.object = Object::default();
     if nr as u64 >= MAX_SYSCALLS as u64 {
         return;
@@ -168,31 +163,34 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
     let Some(info) = SYSCALLS.get(nr as u32) else {
         return;
     };
+    if state.op_enter != 0 && u64::from(state.op_nr) == nr as u64 && state.op_object.class != 0 {
+        state.object = state.op_object;
+        return;
+    }
+    let mut fd = NO_FD;
     // SAFETY: typed registers; the poll set is user memory of the current task.
     unsafe {
-        if info.wait_on == WaitOn::Descriptor as u8 {
-            state.object = object::resolve(state, syscall_arg(regs, info.fd));
-        } else if info.wait_on == WaitOn::Address as u8 {
+        if info.wait_on == WaitOn::Address as u8 {
             state.object.id = syscall_arg(regs, 0);
-        } else if info.wait_on == WaitOn::PollSet as u8
-            && let Ok(fd) = bpf_probe_read_user(syscall_arg(regs, 0) as *const u32)
-        {
-            state.object = object::resolve(state, u64::from(fd));
+            return;
         }
-    }
-}
-
-/// A call that names a path waits on the path's directory: all that is known of it until it returns.
-///
-/// # Safety
-/// `regs` is a typed `struct pt_regs` pointer of the current task.
-#[inline(always)]
-unsafe fn on_path(state: &mut ThreadState, regs: *const c_void, nr: i64) {
-    if let Some(info) = SYSCALLS.get(nr as u32)
-        && info.path != NO_ARG
-    {
-        // SAFETY: as promised by the caller.
-        state.object.fileset = unsafe { fileset::of_call(regs, info.path, state.tgid) };
+        if info.wait_on == WaitOn::PollSet as u8 {
+            if let Ok(first) = bpf_probe_read_user(syscall_arg(regs, 0) as *const u32) {
+                fd = u64::from(first);
+            }
+        } else if files::on_memory(info, regs) {
+            state.object.class = Class::Memory as u32;
+            return;
+        } else if files::on_descriptor(info, regs) {
+            fd = syscall_arg(regs, info.fd);
+        }
+        if fd != NO_FD {
+            state.object = object::resolve(state, fd);
+        }
+        // A call that names a path waits on the path's directory: all that is known of it until it returns.
+        if state.object.class == 0 && info.path != NO_ARG {
+            state.object.fileset = fileset::of_call(regs, info.path, state.tgid);
+        }
     }
 }
 
@@ -252,63 +250,55 @@ fn came_back(state: &mut ThreadState, tid: u32, ran_before: u32, now: u64) {
     if was == State::Run as u32 {
         return;
     }
-    let mut interval = WaitEvent {
-        kind: Kind::Wait as u32,
-        tid,
-        from,
-        woken: now,
-        to: now,
-        object: state.object,
-        waker: 0,
-        nr: state.nr,
-        waker_kind: WakerKind::Unknown as u8,
-        iowait: state.iowait,
-        ran_before,
-        pad: 0,
-    };
+    let mut nr = state.nr;
+    let mut woken = now;
+    let mut waker = 0;
+    let mut waker_kind = WakerKind::Unknown as u8;
     if was == State::Preempted as u32 {
-        interval.woken = from;
+        woken = from;
         state.preemptions += 1;
         state.preempted_ns += now - from;
     } else {
         if woken_at != 0 {
-            interval.woken = woken_at.max(from).min(now);
-            interval.waker = state.woken_by;
-            interval.waker_kind = state.woken_kind;
+            woken = woken_at.max(from).min(now);
+            waker = state.woken_by;
+            waker_kind = state.woken_kind;
         }
         if was == State::Unseen as u32 {
-            interval.nr = NR_UNSEEN;
+            nr = NR_UNSEEN;
         }
-        account_wait(&interval);
+        let class = state.object.class;
+        let in_fileset = class == Class::File as u32
+            || class == Class::Directory as u32
+            || class == Class::Tmpfs as u32;
+        let key = WaitKey {
+            // Files are told apart by their file set alone.
+            object: if in_fileset { 0 } else { state.object.id },
+            tid,
+            waker,
+            fileset: state.object.fileset,
+            nr,
+            class: class as u8,
+            waker_kind,
+        };
+        account::wait(key, woken - from, now - woken, state.iowait != 0);
     }
     if now - from >= control(Control::EVENT_MIN_NS) {
-        emit::event(&interval);
+        emit::event(&WaitEvent {
+            kind: Kind::Wait as u32,
+            tid,
+            from,
+            woken,
+            to: now,
+            object: state.object,
+            waker,
+            nr,
+            waker_kind,
+            iowait: state.iowait,
+            ran_before,
+            pad: 0,
+        });
     }
-}
-
-/// Adds a wait to the sums.
-#[inline(always)]
-fn account_wait(wait: &WaitEvent) {
-    let class = wait.object.class;
-    let in_fileset = class == Class::File as u32
-        || class == Class::Directory as u32
-        || class == Class::Tmpfs as u32;
-    let key = WaitKey {
-        // Files are told apart by their file set alone.
-        object: if in_fileset { 0 } else { wait.object.id },
-        tid: wait.tid,
-        waker: wait.waker,
-        fileset: wait.object.fileset,
-        nr: wait.nr,
-        class: class as u8,
-        waker_kind: wait.waker_kind,
-    };
-    account::wait(
-        key,
-        wait.woken - wait.from,
-        wait.to - wait.woken,
-        wait.iowait != 0,
-    );
 }
 
 /// `sched_waking(p)`: the current context wakes `p`.
@@ -355,7 +345,7 @@ fn waker() -> (u32, WakerKind) {
     let nr = unsafe { syscall_nr(user_regs(task)) };
     if (nr as u64) < MAX_SYSCALLS as u64
         && let Some(info) = SYSCALLS.get(nr as u32)
-        && info.sends != 0
+        && info.marks & mark::SENDS != 0
     {
         return (tid, WakerKind::Sender);
     }

@@ -1,6 +1,6 @@
 //! Calls of chosen processes, noted one by one: what a training loop does again and again in each step.
 
-use aya_ebpf::bindings::BPF_NOEXIST;
+use aya_ebpf::{bindings::BPF_NOEXIST, helpers::bpf_ktime_get_ns};
 use trainprof_common::{
     event::{Kind, TouchEvent},
     loss::Loss,
@@ -33,7 +33,7 @@ const fn bit(op: Op) -> u32 {
     1 << op.number()
 }
 
-/// Notes a finished operation when its process is one of the chosen. `at`: kernel time of its return.
+/// Notes a finished operation when its process is one of the chosen. `at`: kernel time of its return; 0: now.
 #[inline(always)]
 pub fn note(tgid: u32, done: &Done, object: &Object, at: u64) {
     if TOUCHED
@@ -67,6 +67,12 @@ extern "C" fn touch(who: u64, id: u64, whence: u64, bytes: u64, at: u64) -> u32 
     let tid = (who >> 32) as u32;
     let (op, class) = ((who >> 8) as u8 as u32, who as u8 as u32);
     let fileset = whence as u32;
+    let at = if at == 0 {
+        // SAFETY: clock helper.
+        unsafe { bpf_ktime_get_ns() }
+    } else {
+        at
+    };
     let mut state = TOUCHES.get_ptr_mut(tid);
     if state.is_none() {
         let _ = TOUCHES.insert(tid, &TouchState::default(), u64::from(BPF_NOEXIST));

@@ -192,7 +192,7 @@ impl Machine {
             "-smp",
             "2",
             "-m",
-            "2G",
+            "3G",
         ])
         .args([
             "-nographic",

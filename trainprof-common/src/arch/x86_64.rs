@@ -1,7 +1,10 @@
 //! x86-64: `struct pt_regs` (arch/x86/include/asm/ptrace.h) and system-call numbers
 //! (arch/x86/entry/syscalls/syscall_64.tbl).
 
-use crate::op::{MAX_SYSCALLS, NO_ARG, Op, SyscallInfo, WaitOn};
+use crate::op::{
+    MAX_SYSCALLS, NO_ARG, Op, SyscallInfo, WaitOn,
+    mark::{CLOSES_MANY, REPLACES, RING, SENDS},
+};
 
 /// Byte offset in `struct pt_regs` of the system call's number; -1 there: not in a system call.
 pub const REGS_SYSCALL: usize = 120;
@@ -61,7 +64,7 @@ const fn row(
     len: u8,
     at_flags: u8,
     on: WaitOn,
-    sends: u8,
+    marks: u8,
 ) -> Row {
     let info = SyscallInfo {
         op: op as u8,
@@ -71,7 +74,7 @@ const fn row(
         len,
         at_flags,
         wait_on: on as u8,
-        sends,
+        marks,
     };
     Row { nr, name, info }
 }
@@ -81,9 +84,9 @@ const X: u8 = NO_ARG;
 /// Calls that are counted, wait on something that has a name, or deserve their name in a report.
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
-    //  nr   name                 counted as    fd path fd2 len at  waits on           sends
+    //  nr   name                 counted as    fd path fd2 len at  waits on           marks
     row(  0, "read",            Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
-    row(  1, "write",           Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row(  1, "write",           Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  SENDS),
     row(  2, "open",            Op::Open,      X, 0, X, X, X, WaitOn::Nothing,     0),
     row(  3, "close",           Op::Close,     0, X, X, X, X, WaitOn::Descriptor,  0),
     row(  4, "stat",            Op::Stat,      X, 0, X, X, X, WaitOn::Nothing,     0),
@@ -96,23 +99,24 @@ const TABLE: &[Row] = &[
     row( 12, "brk",             Op::Brk,       X, X, X, X, X, WaitOn::Nothing,     0),
     row( 16, "ioctl",           Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
     row( 17, "pread64",         Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
-    row( 18, "pwrite64",        Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row( 18, "pwrite64",        Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  SENDS),
     row( 19, "readv",           Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
-    row( 20, "writev",          Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row( 20, "writev",          Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  SENDS),
     row( 21, "access",          Op::Stat,      X, 0, X, X, X, WaitOn::Nothing,     0),
     row( 23, "select",          Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
     row( 24, "sched_yield",     Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
     row( 25, "mremap",          Op::Mremap,    X, X, X, 2, X, WaitOn::Nothing,     0),
     row( 26, "msync",           Op::Fsync,     X, X, X, X, X, WaitOn::Nothing,     0),
     row( 28, "madvise",         Op::Madvise,   X, X, X, 1, X, WaitOn::Nothing,     0),
+    row( 33, "dup2",            Op::None,      X, X, X, X, X, WaitOn::Nothing,     REPLACES),
     row( 34, "pause",           Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
     row( 35, "nanosleep",       Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
-    row( 40, "sendfile",        Op::Copy,      1, X, 0, X, X, WaitOn::Descriptor,  1),
+    row( 40, "sendfile",        Op::Copy,      1, X, 0, X, X, WaitOn::Descriptor,  SENDS),
     row( 42, "connect",         Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
     row( 43, "accept",          Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
-    row( 44, "sendto",          Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row( 44, "sendto",          Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  SENDS),
     row( 45, "recvfrom",        Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
-    row( 46, "sendmsg",         Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row( 46, "sendmsg",         Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  SENDS),
     row( 47, "recvmsg",         Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
     row( 56, "clone",           Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
     row( 57, "fork",            Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
@@ -151,24 +155,27 @@ const TABLE: &[Row] = &[
     row(269, "faccessat",       Op::Stat,      X, 1, X, X, X, WaitOn::Nothing,     0),
     row(270, "pselect6",        Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
     row(271, "ppoll",           Op::None,      X, X, X, X, X, WaitOn::PollSet,     0),
-    row(275, "splice",          Op::Copy,      0, X, 2, X, X, WaitOn::Descriptor,  1),
+    row(275, "splice",          Op::Copy,      0, X, 2, X, X, WaitOn::Descriptor,  SENDS),
     row(277, "sync_file_range", Op::Fsync,     0, X, X, X, X, WaitOn::Descriptor,  0),
     row(281, "epoll_pwait",     Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
     row(285, "fallocate",       Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
     row(288, "accept4",         Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(292, "dup3",            Op::None,      X, X, X, X, X, WaitOn::Nothing,     REPLACES),
     row(295, "preadv",          Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
-    row(296, "pwritev",         Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row(296, "pwritev",         Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  SENDS),
     row(299, "recvmmsg",        Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
     row(306, "syncfs",          Op::Fsync,     0, X, X, X, X, WaitOn::Descriptor,  0),
-    row(307, "sendmmsg",        Op::None,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row(307, "sendmmsg",        Op::None,     0, X, X, X, X, WaitOn::Descriptor,  SENDS),
     row(316, "renameat2",       Op::Rename,    X, 1, X, X, X, WaitOn::Nothing,     0),
     row(322, "execveat",        Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
     row(326, "copy_file_range", Op::Copy,      0, X, 2, X, X, WaitOn::Descriptor,  0),
     row(327, "preadv2",         Op::Read,      0, X, X, X, X, WaitOn::Descriptor,  0),
-    row(328, "pwritev2",        Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  1),
+    row(328, "pwritev2",        Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  SENDS),
     row(332, "statx",           Op::Stat,      0, 1, X, X, 2, WaitOn::Nothing,     0),
-    row(426, "io_uring_enter",  Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),
+    row(425, "io_uring_setup",  Op::None,      X, X, X, X, X, WaitOn::Nothing,     RING),
+    row(426, "io_uring_enter",  Op::None,      0, X, X, X, X, WaitOn::Descriptor,  RING),
     row(435, "clone3",          Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row(436, "close_range",     Op::None,      X, X, X, X, X, WaitOn::Nothing,     CLOSES_MANY),
     row(437, "openat2",         Op::Open,      X, 1, X, X, X, WaitOn::Nothing,     0),
     row(439, "faccessat2",      Op::Stat,      0, 1, X, X, 3, WaitOn::Nothing,     0),
     row(441, "epoll_pwait2",    Op::None,      0, X, X, X, X, WaitOn::Descriptor,  0),

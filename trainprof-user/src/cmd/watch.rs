@@ -29,6 +29,8 @@ use crate::{
 const DRAIN: Duration = Duration::from_millis(250);
 /// Drains per interval of the aggregates.
 const DRAINS_PER_INTERVAL: u64 = 4;
+/// How often we look how many calls the job makes.
+const LOOK: Duration = Duration::from_millis(40);
 /// How long the kernel counts our probes' run time, once per interval: counting costs the job a little.
 const COUNTING: Duration = Duration::from_millis(20);
 
@@ -124,6 +126,8 @@ pub async fn until_done(
     let end = duration.map(|duration| Instant::now() + duration);
     let mut ticks = interval_at(Instant::now() + DRAIN, DRAIN);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut looks = interval_at(Instant::now(), LOOK);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut tick = 0_u64;
     let reason = loop {
         tokio::select! {
@@ -137,6 +141,10 @@ pub async fn until_done(
                     1 => count(live, switch.as_mut()).await,
                     _ => {}
                 }
+            }
+            _ = looks.tick() => {
+                live.look_at_pace();
+                continue;
             }
             ready = ring.readable() => {
                 live.drain_events();

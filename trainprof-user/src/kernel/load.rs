@@ -5,17 +5,17 @@ use std::{io, path::Path};
 use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{Array, Map, PerCpuArray, RingBuf},
-    programs::BtfTracePoint,
+    programs::{BtfTracePoint, tp_btf::BtfTracePointLinkId},
 };
 use trainprof_common::{Wire, arch};
 
 use super::{
-    CONTROL_EVENT_MIN_NS, CONTROL_TOUCH_GAP_NS, CONTROL_TOUCH_SPACING_NS, Half, KernelError,
-    Limits, Probes, Skipped,
+    CONTROL_ENTRIES, CONTROL_EVENT_MIN_NS, CONTROL_TOUCH_GAP_NS, CONTROL_TOUCH_SPACING_NS, Half,
+    KernelError, Limits, Probes, Skipped,
     btf::{self, KernelTypes},
     calls::{self, CallProbes},
     map_error,
-    plan::{CATALOGUE, Decision, decide, tracepoints},
+    plan::{CATALOGUE, Decision, ENTRIES, decide, tracepoints},
     sampling,
     wire::{Packed, Table},
 };
@@ -58,6 +58,7 @@ impl Probes {
         let mut control =
             Array::try_from(map_mut(&mut ebpf, "CONTROL")?).map_err(map_error("CONTROL"))?;
         for (word, value) in [
+            (CONTROL_ENTRIES, 1),
             (CONTROL_EVENT_MIN_NS, limits.event_min_ns),
             (CONTROL_TOUCH_GAP_NS, limits.touch_gap_ns),
             (CONTROL_TOUCH_SPACING_NS, limits.touch_spacing_ns),
@@ -65,7 +66,7 @@ impl Probes {
             control.set(word, value, 0).map_err(map_error("CONTROL"))?;
         }
         fill_syscalls(&mut ebpf)?;
-        let mut attached = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
+        let (mut attached, entries) = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
         let sampling_hz = sampling::attach(&mut ebpf, limits.seed)
             .map_err(|missing| skipped.push(missing))
             .ok();
@@ -110,6 +111,9 @@ impl Probes {
             losses: PerCpuArray::try_from(take(&mut ebpf, "LOSSES")?)
                 .map_err(map_error("LOSSES"))?,
             ring: RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(map_error("EVENTS"))?,
+            pace: PerCpuArray::try_from(take(&mut ebpf, "PACE")?).map_err(map_error("PACE"))?,
+            entries: Some(entries),
+            stretch: 1,
             ebpf,
             epoch: 0,
             attached,
@@ -145,7 +149,7 @@ fn half(ebpf: &mut Ebpf, [ops, waits]: [&'static str; 2]) -> Result<Half, Kernel
 fn fill_syscalls(ebpf: &mut Ebpf) -> Result<(), KernelError> {
     let mut table = Array::try_from(map_mut(ebpf, "SYSCALLS")?).map_err(map_error("SYSCALLS"))?;
     for (nr, info) in arch::syscalls().into_iter().enumerate() {
-        if info.op != 0 || info.wait_on != 0 {
+        if info.op != 0 || info.wait_on != 0 || info.marks != 0 {
             table
                 .set(nr as u32, Packed(info), 0)
                 .map_err(map_error("SYSCALLS"))?;
@@ -170,13 +174,17 @@ fn attach_all(
     btf: &Btf,
     types: &KernelTypes,
     skipped: &mut Vec<Skipped>,
-) -> Result<Vec<&'static str>, KernelError> {
+) -> Result<(Vec<&'static str>, BtfTracePointLinkId), KernelError> {
     let mut attached = Vec::new();
+    let mut entries = None;
     for probe in CATALOGUE {
         let reason = match decide(probe, |name| types.has_tracepoint(name), &types.offsets()) {
             Decision::Attach(tracepoint) => {
                 match attach_one(ebpf, btf, probe.program, tracepoint) {
-                    Ok(()) => {
+                    Ok(link) => {
+                        if probe.program == ENTRIES {
+                            entries = Some(link);
+                        }
                         attached.push(probe.program);
                         continue;
                     }
@@ -203,7 +211,8 @@ fn attach_all(
             reason,
         });
     }
-    Ok(attached)
+    let entries = entries.ok_or(KernelError::NoMap(ENTRIES))?;
+    Ok((attached, entries))
 }
 
 fn attach_one(
@@ -211,7 +220,7 @@ fn attach_one(
     btf: &Btf,
     program: &'static str,
     tracepoint: &'static str,
-) -> Result<(), KernelError> {
+) -> Result<BtfTracePointLinkId, KernelError> {
     let refused = |source| KernelError::Refused {
         program,
         tracepoint,
@@ -222,6 +231,5 @@ fn attach_one(
         .and_then(|p| p.try_into().ok())
         .ok_or(KernelError::NoMap(program))?;
     found.load(tracepoint, btf).map_err(refused)?;
-    found.attach().map_err(refused)?;
-    Ok(())
+    found.attach().map_err(refused)
 }

@@ -22,7 +22,7 @@ use std::{
 use aya::{
     Ebpf,
     maps::{Array, MapData, PerCpuArray, RingBuf},
-    programs::ProgramError,
+    programs::{BtfTracePoint, ProgramError, tp_btf::BtfTracePointLinkId},
 };
 use trainprof_common::{
     cell::{OpCell, OpKey, WaitCell, WaitKey},
@@ -48,6 +48,7 @@ const CONTROL_EPOCH: u32 = 0;
 const CONTROL_EVENT_MIN_NS: u32 = 1;
 const CONTROL_TOUCH_GAP_NS: u32 = 2;
 const CONTROL_TOUCH_SPACING_NS: u32 = 3;
+const CONTROL_ENTRIES: u32 = 4;
 
 /// What can go wrong between us and the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -159,6 +160,11 @@ pub struct Probes {
     control: Array<MapData, u64>,
     touched: Array<MapData, u8>,
     losses: PerCpuArray<MapData, u64>,
+    pace: PerCpuArray<MapData, u64>,
+    /// What holds the probe of beginnings of calls in place; `None`: it is off.
+    entries: Option<BtfTracePointLinkId>,
+    /// Number of the last stretch of time in which beginnings of calls were shown.
+    stretch: u32,
     ring: RingBuf<MapData>,
     epoch: usize,
     attached: Vec<&'static str>,
@@ -212,6 +218,37 @@ impl Probes {
     /// Notes calls of one thread once in so many nanoseconds on average.
     pub fn set_touch_spacing_ns(&mut self, ns: u64) -> Result<(), KernelError> {
         self.set_control(CONTROL_TOUCH_SPACING_NS, ns)
+    }
+
+    /// Counted calls and switches of followed threads so far.
+    pub fn pace(&self) -> u64 {
+        self.pace
+            .get(&0, 0)
+            .map_or(0, |per_cpu| per_cpu.iter().sum())
+    }
+
+    /// Has the beginnings of system calls shown or not. Every call is counted at its end either way; only those
+    /// whose beginning was shown have a length in time.
+    pub fn show_entries(&mut self, shown: bool) -> Result<(), KernelError> {
+        if shown == self.entries.is_some() {
+            return Ok(());
+        }
+        let refused = |source| KernelError::Refused {
+            program: plan::ENTRIES,
+            tracepoint: plan::ENTRIES,
+            source: Box::new(source),
+        };
+        if let Some(link) = self.entries.take() {
+            // First of all nothing is expected to have had a beginning.
+            self.set_control(CONTROL_ENTRIES, 0)?;
+            return entries_program(&mut self.ebpf)?
+                .detach(link)
+                .map_err(refused);
+        }
+        let link = entries_program(&mut self.ebpf)?.attach().map_err(refused)?;
+        self.entries = Some(link);
+        self.stretch = self.stretch.wrapping_add(1).max(1);
+        self.set_control(CONTROL_ENTRIES, u64::from(self.stretch))
     }
 
     fn set_control(&mut self, word: u32, value: u64) -> Result<(), KernelError> {
@@ -288,6 +325,12 @@ impl Probes {
         }
         sum
     }
+}
+
+fn entries_program(ebpf: &mut Ebpf) -> Result<&mut BtfTracePoint, KernelError> {
+    ebpf.program_mut(plan::ENTRIES)
+        .and_then(|program| program.try_into().ok())
+        .ok_or(KernelError::NoMap(plan::ENTRIES))
 }
 
 /// Where the flag of a process lies that says whether its calls are noted one by one.

@@ -214,6 +214,9 @@ pub const CATALOGUE: &[Probe] = &[
     ),
 ];
 
+/// The program that shows beginnings of system calls, which [`super::Probes::show_entries`] takes off and puts back.
+pub const ENTRIES: &str = "sys_enter";
+
 /// Every tracepoint that a probe may attach to.
 pub fn tracepoints() -> Vec<&'static str> {
     CATALOGUE

@@ -87,6 +87,11 @@ pub enum Record {
         pid: u32,
         command: Vec<String>,
     },
+    /// In the interval that is told next, beginnings of system calls were hidden for so many nanoseconds. Calls
+    /// that began then were counted, but not timed: see [`OpSum::ns`].
+    EntriesHidden {
+        ns: u64,
+    },
 }
 
 /// The beginning of a watch.

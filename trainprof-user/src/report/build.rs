@@ -442,6 +442,21 @@ fn memory(session: &Session) -> Memory {
     }
 }
 
+/// What was left out to keep the cost down.
+fn shed(session: &Session) -> Vec<String> {
+    let untimed = session.calls_untimed_s();
+    let part = untimed / session.duration_s().max(untimed);
+    (untimed > 0.0)
+        .then(|| {
+            format!(
+                "call-latencies: a sample, beginnings of calls were hidden {:.1} % of the time",
+                part * 100.0
+            )
+        })
+        .into_iter()
+        .collect()
+}
+
 fn cost(session: &Session) -> Cost {
     let cost = session.cost;
     Cost {
@@ -454,6 +469,6 @@ fn cost(session: &Session) -> Cost {
         collector_cpu_s: cost.map(|c| seconds(c.collector_cpu_ns)),
         collector_rss_max_bytes: cost.map(|c| c.collector_rss_max_bytes),
         attach_s: session.start.as_ref().map(|start| seconds(start.attach_ns)),
-        shed: Vec::new(),
+        shed: shed(session),
     }
 }

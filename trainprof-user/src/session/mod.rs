@@ -10,6 +10,7 @@ pub mod host;
 pub mod kind;
 pub mod roles;
 mod threads;
+mod untimed;
 
 use std::collections::BTreeMap;
 
@@ -34,6 +35,7 @@ pub use gpu::GpuSeen;
 pub use history::{History, Segment};
 pub use host::HostSeen;
 pub use threads::{Thread, ThreadKey, WaitId, WaitTotal};
+use untimed::Untimed;
 
 /// A process of the job: one life of a process id.
 #[derive(Clone, Debug)]
@@ -76,6 +78,7 @@ pub struct Session {
     pub places: BTreeMap<u32, PlaceFact>,
     pub gpu: GpuSeen,
     pub host: HostSeen,
+    untimed: Untimed,
     /// Lost facts by [`trainprof_common::loss::Loss`] number.
     pub lost: BTreeMap<u32, u64>,
     pub undecodable: u64,
@@ -121,6 +124,7 @@ impl Session {
                 self.places.insert(place.number, place.clone());
             }
             Record::Sampling(_) => {}
+            Record::EntriesHidden { ns } => self.untimed.hidden(*ns),
             Record::GpuDevice(_)
             | Record::GpuSample(_)
             | Record::GpuProcess(_)
@@ -161,6 +165,11 @@ impl Session {
         self.start
             .as_ref()
             .map_or(0.0, |start| self.until.seconds_since(start.at))
+    }
+
+    /// For how long beginnings of system calls were hidden, seconds: the times of calls are then those of a sample.
+    pub fn calls_untimed_s(&self) -> f64 {
+        self.untimed.total_ns as f64 / 1e9
     }
 
     /// Whether the kernel has this member of its structures, by its name in
@@ -275,7 +284,7 @@ impl Session {
                 thread.add_wait(wait);
             }
         }
-        for op in &interval.ops {
+        for op in self.untimed.complete(interval).iter() {
             self.facts += op.count;
             let pid = self.thread_mut(op.tid).map(|thread| {
                 thread.activity.add(op);

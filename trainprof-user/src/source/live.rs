@@ -15,6 +15,7 @@ use super::{
         gpu_call, gpu_call_under_way, histograms, object_fact, op_sum, thread_end, totals,
         touch_fact, wait_fact, wait_object, wait_sum,
     },
+    entries::Entries,
     gpu::Gpus,
     memo::Memo,
     outsiders::{Outsiders, WORTH_NAMING_NS},
@@ -103,6 +104,7 @@ pub struct Live {
     touches: Throttle,
     /// [`touch_slot`]s of the processes whose calls are noted.
     touched: BTreeSet<u32>,
+    entries: Entries,
     gpus: Gpus,
 }
 
@@ -156,6 +158,7 @@ impl Live {
             waits: throttle(watch.limits.event_min_ns),
             touches: throttle(watch.limits.touch_spacing_ns),
             touched: BTreeSet::new(),
+            entries: Entries::default(),
             gpus: Gpus::default(),
         };
         // One of them is the trainer, most often.
@@ -267,6 +270,23 @@ impl Live {
         ];
         for error in failed.into_iter().flatten().filter_map(Result::err) {
             tracing::warn!(%error, "a threshold for single events could not be changed");
+        }
+    }
+
+    /// Looks how many calls the job makes, and decides whether their beginnings are shown until the next look.
+    pub fn look_at_pace(&mut self) {
+        let shown = self.entries.look(own::now().0, self.probes.pace());
+        if let Err(error) = self.probes.show_entries(shown) {
+            tracing::warn!(%error, shown, "whether beginnings of calls are shown could not be changed");
+            if shown {
+                self.entries.refused();
+                self.out.push(Record::Missing {
+                    what: "call-latencies".to_owned(),
+                    reason: format!(
+                        "the job made very many calls, and then their beginnings could not be watched again: {error}"
+                    ),
+                });
+            }
         }
     }
 
@@ -433,7 +453,9 @@ impl Live {
             self.socket(key.tid, &wait_object(key));
         }
         self.pressure.resolve_sockets(&mut self.out);
-        let threads = std::mem::take(&mut self.threads);
+        // A thread that has ended since then has given its account.
+        let mut threads = std::mem::take(&mut self.threads);
+        threads.retain(|(tid, _)| !counted.ended.iter().any(|(end, _)| end.tid == *tid));
         self.reconcile(&threads);
         let interval = self.interval(to, counted, &threads);
         self.interval_from = to;
@@ -442,6 +464,10 @@ impl Live {
             self.frameworks();
         }
         self.threads = threads;
+        let hidden = self.entries.take_hidden();
+        if hidden > 0 {
+            self.out.push(Record::EntriesHidden { ns: hidden });
+        }
         self.out.push(Record::Interval(interval));
         self.memory(to);
         Ok(())

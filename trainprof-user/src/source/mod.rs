@@ -1,6 +1,7 @@
 //! Where records come from: the live kernel. The only part with a clock.
 
 mod convert;
+mod entries;
 mod gpu;
 mod live;
 mod memo;

@@ -213,6 +213,8 @@ fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
         op_enter: 0,
         op_object: Object::default(),
         op_nr: 0,
+        entry_stretch: 0,
+        pad: 0,
         preemptions: 0,
         preempted_ns: 0,
         fault_inode: 0,

@@ -1,0 +1,131 @@
+//! When beginnings of system calls are shown. To show them costs each call of the host as much as to count it, so
+//! while the job makes very many they are shown for a short time again and again. Counts and bytes are exact at any
+//! time: calls are counted at their end. Only their lengths in time are then those of a sample.
+
+/// Above so many calls and switches of the job in a second, beginnings are hidden; there they would take some 3 % of
+/// two CPUs.
+const MANY: u64 = 150_000;
+/// Below so many for [`QUIET`] looks in a row they are shown again.
+const FEW: u64 = 100_000;
+const QUIET: u32 = 6;
+/// While hidden, beginnings are shown from one look to the next once in so many looks. Not a divisor of a second: the
+/// cost of the probes is measured once a second, and must not meet the same state each time.
+const PERIOD: u32 = 23;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Decides at regular looks, some 40 ms apart.
+#[derive(Debug, Default)]
+pub struct Entries {
+    /// Kernel time and number of calls at the last look.
+    last: Option<(u64, u64)>,
+    /// Looks since there came to be many; `None`: there are not.
+    many: Option<u32>,
+    quiet: u32,
+    hidden: bool,
+    /// The kernel would not show them again.
+    refused: bool,
+    /// Nanoseconds for which they were hidden since [`Self::take_hidden`].
+    hidden_ns: u64,
+}
+
+impl Entries {
+    /// `calls` were made until `at` (kernel time, ns). Whether beginnings are to be shown from now on.
+    pub fn look(&mut self, at: u64, calls: u64) -> bool {
+        let Some((then, before)) = self.last.replace((at, calls)) else {
+            return true;
+        };
+        let ns = at.saturating_sub(then);
+        if ns == 0 {
+            return !self.hidden;
+        }
+        if self.hidden {
+            self.hidden_ns += ns;
+        }
+        let rate = calls.saturating_sub(before).saturating_mul(SECOND_NS) / ns;
+        self.quiet = if rate < FEW { self.quiet + 1 } else { 0 };
+        self.many = match self.many {
+            None if rate > MANY => Some(0),
+            Some(_) if self.quiet >= QUIET => None,
+            many => many.map(|looks| looks.wrapping_add(1)),
+        };
+        self.hidden = self.refused || self.many.is_some_and(|looks| looks % PERIOD != PERIOD - 1);
+        !self.hidden
+    }
+
+    /// Beginnings could not be shown: they stay hidden.
+    pub fn refused(&mut self) {
+        self.refused = true;
+        self.hidden = true;
+    }
+
+    /// For how many nanoseconds beginnings were hidden since the last call, up to the last look.
+    pub fn take_hidden(&mut self) -> u64 {
+        std::mem::take(&mut self.hidden_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOOK: u64 = 40_000_000;
+
+    /// Looks at a steady rate; what was decided each time.
+    fn looks(entries: &mut Entries, now: &mut (u64, u64), rate: u64, n: usize) -> Vec<bool> {
+        (0..n)
+            .map(|_| {
+                now.0 += LOOK;
+                now.1 += rate * LOOK / SECOND_NS;
+                entries.look(now.0, now.1)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn few_calls_are_shown_whole() {
+        let (mut entries, mut now) = (Entries::default(), (0, 0));
+        assert!(
+            looks(&mut entries, &mut now, 149_000, 200)
+                .iter()
+                .all(|shown| *shown)
+        );
+        assert_eq!(entries.take_hidden(), 0);
+    }
+
+    #[test]
+    fn what_was_refused_stays_hidden() {
+        let (mut entries, mut now) = (Entries::default(), (0, 0));
+        looks(&mut entries, &mut now, 1_000_000, 2);
+        entries.refused();
+        let shown = looks(&mut entries, &mut now, 1_000, 100);
+        assert!(!shown.iter().any(|shown| *shown));
+        assert_eq!(entries.take_hidden(), 100 * LOOK);
+    }
+
+    #[test]
+    fn many_are_sampled_until_there_are_few() {
+        let (mut entries, mut now) = (Entries::default(), (0, 0));
+        let shown = looks(&mut entries, &mut now, 1_000_000, 1 + 10 * PERIOD as usize);
+        assert_eq!(shown[..2], [true, false], "the first look has no rate");
+        assert_eq!(shown.iter().filter(|shown| **shown).count(), 1 + 10);
+        assert_eq!(
+            entries.take_hidden(),
+            LOOK * (10 * u64::from(PERIOD) - 1 - 9),
+            "all but the look that hid them and those of the sample"
+        );
+        assert!(
+            !looks(&mut entries, &mut now, 120_000, 3)[2],
+            "between the rates"
+        );
+        let shown = looks(&mut entries, &mut now, 1_000, QUIET as usize);
+        assert_eq!(
+            shown.iter().position(|shown| *shown),
+            Some(QUIET as usize - 1)
+        );
+        assert!(
+            looks(&mut entries, &mut now, 1_000, 100)
+                .iter()
+                .all(|shown| *shown)
+        );
+    }
+}
