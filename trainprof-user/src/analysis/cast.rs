@@ -7,6 +7,7 @@ use trainprof_common::thread::WakerKind;
 use super::{
     facts::Facts,
     locks::{Lock, LockId, lock_of},
+    room::{interprets, room, together},
     timeline::line,
 };
 use crate::session::{
@@ -142,6 +143,7 @@ fn loader_threads(
             input || undriven
         })
         .collect();
+    out.extend(ahead(facts, locks, &own, step_tid));
     // Whoever is fed by a worker, or by a loader thread, passes batches on.
     loop {
         let fed: Vec<u32> = own
@@ -167,6 +169,41 @@ fn loader_threads(
             return out;
         }
         out.extend(fed);
+    }
+}
+
+/// Threads of the interpreter that wait for room most of the time: they are ahead of the step thread. What they
+/// write tells those apart that the step thread hands something to.
+fn ahead(
+    facts: &Facts,
+    locks: &BTreeMap<LockId, Lock>,
+    own: &[u32],
+    step_tid: u32,
+) -> Vec<u32> {
+    let mut times = Vec::new();
+    let mut found = Vec::new();
+    let mut sure = false;
+    for tid in own {
+        let writes = facts.session.thread(*tid).is_none_or(|thread| {
+            let activity = &thread.activity;
+            activity.file_write_bytes + activity.socket_write_bytes + activity.pipe_write_bytes > 0
+        });
+        if writes || !busy(facts.session, *tid) {
+            continue;
+        }
+        let of_thread = room(facts, locks, *tid, step_tid);
+        if !of_thread.is_empty() {
+            times.extend(of_thread.iter().map(|(_, woken)| *woken));
+            found.push(*tid);
+            // One of several alike that was seen there is enough.
+            sure |= interprets(facts, *tid, step_tid);
+        }
+    }
+    times.sort_unstable();
+    if sure && !together(&times) {
+        found
+    } else {
+        Vec::new()
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::{op::Class, thread::WakerKind};
 
 use super::{
+    alternation::alternation,
     cast::Cast,
     facts::Facts,
     files::FileKinds,
@@ -71,6 +72,8 @@ pub struct Scene<'a> {
     chokes: BTreeSet<u32>,
     checkpoints: Vec<(u64, u64)>,
     own_batches: Vec<(u64, u64)>,
+    /// How finely the ends of `own_batches` are known, ns.
+    own_batches_within: u64,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
 }
 
@@ -83,15 +86,23 @@ impl<'a> Scene<'a> {
         throttled: &'a Throttled,
         gpu: &'a GpuTime,
     ) -> Self {
-        let own_batches = if cast.producers.is_empty() {
-            phases::own_batches(facts, cast.step_tid)
-        } else {
-            Vec::new()
-        };
+        let checkpoints = phases::checkpoints(facts, cast.step_tid);
+        let mut own_batches = Vec::new();
+        let mut own_batches_within = 0;
+        if cast.producers.is_empty() {
+            own_batches = phases::own_batches(facts, cast.step_tid);
+            if own_batches.is_empty()
+                && let Some(found) = alternation(facts, cast.step_tid, &checkpoints)
+            {
+                own_batches = found.apart;
+                own_batches_within = found.resolution_ns;
+            }
+        }
         Self {
             chokes: chokes(facts, cast),
-            checkpoints: phases::checkpoints(facts, cast.step_tid),
+            checkpoints,
             own_batches,
+            own_batches_within,
             lock_waits: lock_waits(facts, locks),
             facts,
             cast,
@@ -105,6 +116,11 @@ impl<'a> Scene<'a> {
     /// Stretches in which the step thread, having no producers, made batches itself.
     pub fn own_batches(&self) -> &[(u64, u64)] {
         &self.own_batches
+    }
+
+    /// How finely the ends of [`Self::own_batches`] are known, ns: 0 where they were seen as calls.
+    pub fn own_batches_within(&self) -> u64 {
+        self.own_batches_within
     }
 
     /// Stretches in which the step thread wrote a checkpoint.
@@ -355,8 +371,9 @@ impl<'a> Scene<'a> {
             ));
             return;
         }
-        // A trainer that nobody makes batches for decodes them itself.
-        if own && self.cast.producers.is_empty() {
+        // A trainer that nobody makes batches for decodes them itself; where its batches can be told from its
+        // computing, what else it decodes is none of theirs.
+        if own && self.cast.producers.is_empty() && self.own_batches.is_empty() {
             out.push((Kind::InputCpu, detail, left * split.decoders));
         } else {
             user += left * split.decoders;

@@ -13,6 +13,8 @@ use crate::session::kind::WaitKind;
 const MIN_HAND_OVERS: u64 = 10;
 /// A thread that waits less than this share of the time for a lock is not held up by it.
 const MIN_SHARE: f64 = 0.02;
+/// The same where waiters ask again after a time-out and hand over in both directions, as no queue's do.
+const MIN_SHARE_ASKED: f64 = 0.002;
 /// For two threads nothing but the balance tells a lock from a queue: both must wait at least this share.
 const MIN_SHARE_OF_TWO: f64 = 0.10;
 
@@ -94,10 +96,13 @@ fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
             .map(|(_, count)| count)
             .sum()
     };
+    let all: u64 = seen.edges.values().sum();
+    let asks_again = seen.asked_again * 4 >= all;
+    let share = if asks_again { MIN_SHARE_ASKED } else { MIN_SHARE };
     let threads: BTreeSet<u32> = seen
         .waited
         .iter()
-        .filter(|(tid, waited)| **waited >= least(MIN_SHARE) && wakes(**tid) > 0)
+        .filter(|(tid, waited)| **waited >= least(share) && wakes(**tid) > 0)
         .map(|(tid, _)| *tid)
         .collect();
     let inside: BTreeMap<(u32, u32), u64> = seen
@@ -110,7 +115,19 @@ fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
     if threads.len() < 2 || hand_overs < MIN_HAND_OVERS || wakes_several(&seen.wakes) {
         return None;
     }
-    let balanced = if threads.len() == 2 {
+    // Of those that ask again, each takes it from the others and gives it to them.
+    let long = threads.iter().filter(|tid| seen.waited[tid] >= least(MIN_SHARE)).count();
+    let given = |tid: u32| inside.iter().filter(|((a, _), _)| *a == tid).map(|(_, n)| n).sum::<u64>();
+    let taken = |tid: u32| inside.iter().filter(|((_, b), _)| *b == tid).map(|(_, n)| n).sum::<u64>();
+    let both_ways = threads.len() >= 2
+        && long >= 1
+        && threads.iter().all(|tid| {
+            let (given, taken) = (given(*tid), taken(*tid));
+            given.min(taken) * 10 >= given.max(taken)
+        });
+    let balanced = if asks_again && both_ways {
+        true
+    } else if threads.len() == 2 {
         let waits: Vec<u64> = threads.iter().map(|tid| seen.waited[tid]).collect();
         let (low, high) = (waits[0].min(waits[1]), waits[0].max(waits[1]));
         low >= least(MIN_SHARE_OF_TWO) && low * 2 >= high

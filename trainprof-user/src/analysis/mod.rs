@@ -1,6 +1,7 @@
 //! From a session to why the job is not faster: who is who, where the step thread's time went, steps, causes,
 //! findings and the verdict. A pure function of the session: no clock, no I/O.
 
+pub mod alternation;
 pub mod bound;
 pub mod cast;
 pub mod causes;
@@ -12,6 +13,7 @@ pub mod idle;
 pub mod kind;
 pub mod locks;
 pub mod phases;
+pub mod room;
 pub mod rules;
 pub mod running;
 pub mod spans;

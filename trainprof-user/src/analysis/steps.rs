@@ -1,6 +1,6 @@
 //! The step clock: when a turn of the training loop began, found from outside.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use trainprof_common::op::{Class, Op};
 
@@ -8,7 +8,10 @@ use super::{
     cast::Cast,
     causes::Scene,
     facts::Facts,
-    spans::union,
+    locks::lock_of,
+    room::{own_line, room},
+    spans::{overlap, union},
+    timeline::line,
     walk::{HopKind, Walked},
 };
 use crate::{record::fact::GpuCallKind, session::kind::WaitKind};
@@ -21,6 +24,12 @@ const MIN_STEPS: usize = 5;
 const IN_ADVANCE: f64 = 0.1;
 /// Loaders whose usual steps differ by this factor serve different phases: training and evaluation.
 const OTHER_PHASE: f64 = 1.4;
+
+/// A step of so many times the usual length, in so much of which (of the usual length) nobody waited for the queue,
+/// may be two; so many of them (share) make a clock that skips.
+const SKIPPED: f64 = 1.7;
+const UNSEEN: f64 = 0.8;
+const MAX_SKIPPED: f64 = 0.02;
 
 /// What steps were found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +69,8 @@ pub struct Steps {
     pub spans: Vec<(u64, u64)>,
     /// 0–1: how regular they are, and how well a second clock agrees.
     pub confidence: f64,
+    /// How finely the beginning of a step is known, ns; 0: exactly.
+    pub within_ns: u64,
 }
 
 impl Steps {
@@ -80,7 +91,30 @@ impl Steps {
     pub fn quantile_ns(&self, q: f64) -> u64 {
         let sorted = self.lengths();
         let at = ((sorted.len() as f64 - 1.0) * q).round() as usize;
-        sorted.get(at).copied().unwrap_or(0)
+        let found = sorted.get(at).copied().unwrap_or(0);
+        if self.within_ns == 0 || found == 0 {
+            return found;
+        }
+        // Lengths are multiples of about `within`: all that fall into one of them lie somewhere around it.
+        let grouped = |q: f64| {
+            let at = ((sorted.len() as f64 - 1.0) * q).round() as usize;
+            let half = self.within_ns / 2;
+            let (low, high) = (sorted[at].saturating_sub(half), sorted[at] + half);
+            let below = sorted.partition_point(|length| *length < low);
+            let group = sorted.partition_point(|length| *length <= high) - below;
+            let part = (sorted.len() as f64 * q - below as f64) / group.max(1) as f64;
+            low as f64 + part.clamp(0.0, 1.0) * (high - low) as f64
+        };
+        let middle = grouped(0.5);
+        // Both ends are off by up to half of that, evenly: a variance of within² / 12 each, that is no step's own.
+        let inside = |length: &&u64| (0.5..2.0).contains(&(**length as f64 / middle.max(1.0)));
+        let near: Vec<f64> = sorted.iter().filter(inside).map(|l| *l as f64 - middle).collect();
+        let variance = near.iter().map(|d| d * d).sum::<f64>() / near.len().max(1) as f64;
+        let blur = (self.within_ns as f64).powi(2) / 6.0;
+        let shrink = (1.0 - blur / variance.max(1.0)).clamp(0.0, 1.0).sqrt();
+        let out = grouped(q);
+        let out = if out < 2.0 * middle { middle + (out - middle) * shrink } else { out };
+        out as u64
     }
 }
 
@@ -89,7 +123,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
     let candidates = [
         from_workers(facts, cast),
         from_gpu(facts, cast),
-        from_queue(facts, cast, walked),
+        from_queue(facts, cast, scene),
         from_own_batches(facts, scene),
         from_collectives(facts, walked),
     ];
@@ -241,29 +275,55 @@ fn step_by_step(requests: &[u64], taken: &[u64]) -> Vec<u64> {
     out
 }
 
-/// Queues in memory: the trainer waited for a batch, or a producer waited for room.
-fn from_queue(facts: &Facts, cast: &Cast, walked: &Walked) -> Option<Steps> {
+/// Queues in memory: the trainer waited for a batch, or a producer waited for room. In one step it is one or the
+/// other: an empty queue has room.
+fn from_queue(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     if cast.loader_threads.is_empty() || !cast.workers.is_empty() {
         return None;
     }
-    let stalls: Vec<u64> = walked.stalls.iter().map(|(_, to)| *to).collect();
-    let mut slots = BTreeSet::new();
-    for tid in &cast.loader_threads {
-        for item in facts.items(*tid) {
-            let by_trainer = facts.pid(item.waker.tid) == Some(cast.trainer)
-                && !cast.producers.contains(&item.waker.tid);
-            if by_trainer && item.kind() == WaitKind::Futex && item.asked_again == 0 {
-                slots.insert(item.woken);
-            }
-        }
-    }
-    let slots: Vec<u64> = slots.into_iter().collect();
-    let times = if stalls.len() >= slots.len() {
+    let by_producer = |waker: u32| cast.producers.contains(&waker);
+    let mut lines = BTreeMap::<u64, bool>::new();
+    let stalls: Vec<(u64, u64)> = facts
+        .items(cast.step_tid)
+        .iter()
+        .filter(|item| by_producer(item.waker.tid) && item.kind() == WaitKind::Futex)
+        .filter(|item| {
+            let at = line(&item.object);
+            *lines.entry(at).or_insert_with(|| {
+                lock_of(scene.locks, facts, cast.step_tid, at).is_none()
+                    && own_line(facts, cast.step_tid, at, by_producer)
+            })
+        })
+        .map(|item| (item.from, item.woken))
+        .collect();
+    let slots: Vec<(u64, u64)> = cast
+        .loader_threads
+        .iter()
+        .flat_map(|tid| room(facts, scene.locks, *tid, cast.step_tid))
+        .collect();
+    let (few, many) = (stalls.len().min(slots.len()), stalls.len().max(slots.len()));
+    let waits = if few * 20 > many {
+        [stalls, slots].concat()
+    } else if stalls.len() > slots.len() {
         stalls
     } else {
         slots
     };
-    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Queue, apart(times), None))
+    let mut times: Vec<u64> = waits.iter().map(|(_, woken)| *woken).collect();
+    times.sort_unstable();
+    let steps = build(facts, Clock::Queue, apart(times), None);
+    // While nobody waits, steps are not seen.
+    let waits = union(waits);
+    let usual = steps.quantile_ns(0.5) as f64;
+    let skipped = steps
+        .spans
+        .iter()
+        .filter(|(from, to)| {
+            let unseen = (to - from - overlap(&waits, *from, *to)) as f64;
+            (to - from) as f64 > SKIPPED * usual && unseen > UNSEEN * usual
+        })
+        .count();
+    (skipped as f64 <= MAX_SKIPPED * steps.spans.len() as f64).then_some(steps)
 }
 
 /// Drops what comes much sooner than usual after the one before: several wakes of one step.
@@ -282,7 +342,11 @@ fn apart(times: Vec<u64>) -> Vec<u64> {
 
 fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
     let times: Vec<u64> = scene.own_batches().iter().map(|(from, _)| *from).collect();
-    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::OwnBatches, times, None))
+    (times.len() >= MIN_STEPS).then(|| {
+        let mut steps = build(facts, Clock::OwnBatches, times, None);
+        steps.within_ns = scene.own_batches_within();
+        steps
+    })
 }
 
 /// Synchronising calls: one a step, or a group of them.
@@ -329,6 +393,7 @@ fn build(facts: &Facts, clock: Clock, times: Vec<u64>, other: Option<usize>) -> 
         clock,
         spans,
         confidence: 0.0,
+        within_ns: 0,
     };
     let usual = steps.quantile_ns(0.5) as f64;
     let regular = steps
