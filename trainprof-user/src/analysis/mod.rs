@@ -13,6 +13,7 @@ pub mod idle;
 pub mod kind;
 pub mod locks;
 pub mod phases;
+pub mod pulse;
 pub mod room;
 pub mod rules;
 pub mod running;

@@ -9,6 +9,7 @@ use super::{
     causes::Scene,
     facts::Facts,
     locks::lock_of,
+    pulse::pulse,
     room::{own_line, room},
     spans::{overlap, union},
     timeline::line,
@@ -31,6 +32,9 @@ const SKIPPED: f64 = 1.7;
 const UNSEEN: f64 = 0.8;
 const MAX_SKIPPED: f64 = 0.02;
 
+/// How sure calls of one kind alone are, against several kinds that agree.
+const ONE_KIND: f64 = 0.75;
+
 /// What steps were found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
@@ -46,6 +50,8 @@ pub enum Clock {
     GpuSync,
     /// The trainer waited for other ranks.
     Collectives,
+    /// The trainer, computing alone, made the same calls again.
+    OwnCalls,
 }
 
 impl Clock {
@@ -58,6 +64,7 @@ impl Clock {
             Self::OwnBatches => "own-batches",
             Self::GpuSync => "gpu-sync",
             Self::Collectives => "collectives",
+            Self::OwnCalls => "own-calls",
         }
     }
 }
@@ -126,6 +133,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         from_queue(facts, cast, scene),
         from_own_batches(facts, scene),
         from_collectives(facts, walked),
+        from_own_calls(facts, cast, scene),
     ];
     candidates
         .into_iter()
@@ -347,6 +355,16 @@ fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
         steps.within_ns = scene.own_batches_within();
         steps
     })
+}
+
+/// Calls that the step thread makes at even intervals, where nothing better is there: less sure than the others.
+fn from_own_calls(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
+    let pulse = pulse(facts, cast.step_tid, scene.checkpoints())?;
+    let mut steps = build(facts, Clock::OwnCalls, pulse.times, None);
+    if pulse.kinds < 2 {
+        steps.confidence *= ONE_KIND;
+    }
+    Some(steps)
 }
 
 /// Synchronising calls: one a step, or a group of them.

@@ -1,0 +1,196 @@
+//! A clock from calls that the step thread makes again and again: memory that it maps and gives back, files and
+//! sockets that it reads.
+//!
+//! Calls of one kind (operation, object, size to the power of two) that come at even intervals, all through the
+//! watch, are one a step: several in each step are spaced unevenly, since steps also do other things. So where the
+//! intervals repeat after k calls, a step has k of them. What is written tells nothing: a log is written every few
+//! steps as regularly. Kinds that disagree give no clock.
+
+use std::collections::BTreeMap;
+
+use trainprof_common::op::{Class, Op};
+
+use super::{facts::Facts, spans::overlap};
+
+/// Steps that show a pattern.
+const MIN_STEPS: usize = 20;
+/// Calls of one kind in a step at most.
+const MOST_CALLS: usize = 16;
+/// A pattern of k calls shows when intervals differ from those k calls earlier by at most this part of what they
+/// differ from their neighbours (mean squares of logarithms).
+const REPEATS: f64 = 0.3;
+/// Share of the steps between half and twice the usual length.
+const REGULAR: f64 = 0.93;
+/// Share of the walked time that the steps cover, and the longest stretch without one, in usual steps.
+const COVERED: f64 = 0.9;
+const LONGEST: f64 = 20.0;
+/// More calls a second than this may have been noted in part only.
+const MOST_PER_S: f64 = 1500.0;
+/// Kinds whose numbers of steps differ by this part or less agree.
+const AGREE: f64 = 0.03;
+/// Kinds that are so much rarer are events of their own, such as logs and epochs.
+const RARER: f64 = 16.0;
+
+/// Beginnings of steps, and how many kinds of calls agree on them.
+pub struct Pulse {
+    pub times: Vec<u64>,
+    pub kinds: usize,
+}
+
+/// Finds the pulse of a thread's calls outside of `without` (sorted); `None` where there is none, or two.
+pub fn pulse(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> Option<Pulse> {
+    let mut kinds = BTreeMap::<(u8, u8, u64, u32), Vec<u64>>::new();
+    let mut noted = 0_usize;
+    for touch in facts.touches(tid) {
+        noted += 1;
+        let at = touch.at.0;
+        if !counts(touch.op, touch.object.class) || overlap(without, at, at + 1) > 0 {
+            continue;
+        }
+        let object = match touch.object.fileset {
+            0 => touch.object.id,
+            fileset => u64::from(fileset),
+        };
+        // Memory has no identity: its size stands for it.
+        let size = match Class::try_from(touch.object.class) {
+            Ok(Class::Memory) => touch.bytes.max(1).ilog2(),
+            _ => 0,
+        };
+        let object = if size > 0 { 0 } else { object };
+        kinds
+            .entry((touch.op, touch.object.class, object, size))
+            .or_default()
+            .push(at);
+    }
+    if noted as f64 > MOST_PER_S * facts.walkable_ns() as f64 / 1e9 {
+        return None;
+    }
+    let mut found: Vec<Vec<u64>> = kinds
+        .into_values()
+        .filter_map(|times| steps_of(facts, &times))
+        .collect();
+    found.sort_by_key(|times| std::cmp::Reverse(times.len()));
+    let most = found.first()?.len() as f64;
+    let agree = |times: &Vec<u64>| most - times.len() as f64 <= AGREE * most;
+    let kinds = found.iter().filter(|times| agree(times)).count();
+    let other = found
+        .iter()
+        .any(|times| !agree(times) && times.len() as f64 * RARER > most);
+    if other {
+        return None;
+    }
+    Some(Pulse {
+        times: found.swap_remove(0),
+        kinds,
+    })
+}
+
+fn counts(op: u8, class: u8) -> bool {
+    matches!(
+        (Op::try_from(op), Class::try_from(class)),
+        (Ok(Op::Mmap | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap), Ok(Class::Memory))
+            | (Ok(Op::Read | Op::UringRead), Ok(Class::File | Class::Socket))
+    )
+}
+
+/// The steps that calls of one kind show: the first call of each.
+fn steps_of(facts: &Facts, times: &[u64]) -> Option<Vec<u64>> {
+    if times.len() < MIN_STEPS + 1 {
+        return None;
+    }
+    let calls = calls_in_step(times)?;
+    let firsts = if calls == 1 {
+        times.to_vec()
+    } else {
+        firsts(times, calls)?
+    };
+    steady(facts, &firsts).then_some(firsts)
+}
+
+/// After how many calls the intervals repeat; `None` where they do neither that nor stay alike.
+fn calls_in_step(times: &[u64]) -> Option<usize> {
+    let gaps: Vec<f64> = times
+        .windows(2)
+        .map(|pair| ((pair[1] - pair[0]).max(1) as f64).ln())
+        .collect();
+    let differ = |lag: usize| -> f64 {
+        let n = gaps.len() - lag;
+        let mut squares: Vec<f64> = (0..n).map(|at| (gaps[at + lag] - gaps[at]).powi(2)).collect();
+        // One step in ten may be out of line.
+        squares.sort_by(f64::total_cmp);
+        squares.truncate(n - n / 10);
+        squares.iter().sum::<f64>() / squares.len().max(1) as f64
+    };
+    let most = MOST_CALLS.min(gaps.len() / 4);
+    let all: Vec<f64> = (1..=most).map(differ).collect();
+    let highest = all.iter().copied().fold(0.0, f64::max);
+    // Alike throughout: within 20 % or so.
+    if highest <= 0.08 {
+        return Some(1);
+    }
+    let lag = (1..=most).find(|lag| all[lag - 1] <= REPEATS * highest);
+    match lag {
+        Some(1) | None => {
+            // Neither do they repeat: even but for noise, or not at all.
+            (highest <= 0.5).then_some(1)
+        }
+        Some(lag) => Some(lag),
+    }
+}
+
+/// The calls behind the longest interval of each step, when it is plainly the longest and steps have `calls` calls.
+fn firsts(times: &[u64], calls: usize) -> Option<Vec<u64>> {
+    let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let mut sorted = gaps.clone();
+    sorted.sort_unstable();
+    // One interval in `calls` is the long one.
+    let long = sorted.len() - (sorted.len() / calls).max(1);
+    let (below, above) = (sorted[long.saturating_sub(1 + long / 20)], sorted[(long + sorted.len() / calls / 20).min(sorted.len() - 1)]);
+    if (above as f64) < 1.25 * below as f64 {
+        return None;
+    }
+    let limit = ((below as f64) * (above as f64)).sqrt() as u64;
+    let mut out: Vec<u64> = Vec::new();
+    let (mut whole, mut size) = (0_usize, 0_usize);
+    for (at, gap) in gaps.iter().enumerate() {
+        if *gap > limit {
+            whole += usize::from(size == calls);
+            out.push(times[at + 1]);
+            size = 1;
+        } else if !out.is_empty() {
+            size += 1;
+        }
+    }
+    (out.len() >= MIN_STEPS && whole as f64 >= REGULAR * (out.len() - 1) as f64).then_some(out)
+}
+
+/// Whether they are even and go on all through the watch.
+fn steady(facts: &Facts, times: &[u64]) -> bool {
+    if times.len() < MIN_STEPS + 1 {
+        return false;
+    }
+    let gaps: Vec<u64> = times
+        .windows(2)
+        .filter(|pair| {
+            facts
+                .spans
+                .iter()
+                .any(|(from, to)| *from <= pair[0] && pair[1] <= *to)
+        })
+        .map(|pair| pair[1] - pair[0])
+        .collect();
+    let mut sorted = gaps.clone();
+    sorted.sort_unstable();
+    let Some(usual) = sorted.get(sorted.len() / 2).map(|gap| *gap as f64) else {
+        return false;
+    };
+    let regular = sorted
+        .iter()
+        .filter(|gap| (0.5 * usual..=2.0 * usual).contains(&(**gap as f64)))
+        .count() as f64;
+    let longest = sorted.last().copied().unwrap_or(0) as f64;
+    let covered = gaps.iter().sum::<u64>() as f64;
+    regular >= REGULAR * gaps.len() as f64
+        && longest <= LONGEST * usual
+        && covered >= COVERED * facts.walkable_ns() as f64
+}
