@@ -29,9 +29,32 @@ const PRIOR: f64 = 0.5;
 
 /// Beginnings of names of libraries that frameworks compute with.
 const FRAMEWORKS: [&str; 26] = [
-    "libtorch", "libc10", "_C.", "libblas", "libcblas", "libopenblas", "libmkl", "libdnnl", "libonednn", "libgomp",
-    "libiomp", "libomp", "libcuda", "libcudart", "libcudnn", "libcublas", "libnccl", "libtensorflow", "_pywrap_tensorflow",
-    "xla_extension", "libjax", "libmxnet", "libpaddle", "libtriton", "liblapack", "libgfortran",
+    "libtorch",
+    "libc10",
+    "_C.",
+    "libblas",
+    "libcblas",
+    "libopenblas",
+    "libmkl",
+    "libdnnl",
+    "libonednn",
+    "libgomp",
+    "libiomp",
+    "libomp",
+    "libcuda",
+    "libcudart",
+    "libcudnn",
+    "libcublas",
+    "libnccl",
+    "libtensorflow",
+    "_pywrap_tensorflow",
+    "xla_extension",
+    "libjax",
+    "libmxnet",
+    "libpaddle",
+    "libtriton",
+    "liblapack",
+    "libgfortran",
 ];
 
 /// The parts of a thread's steps.
@@ -92,9 +115,19 @@ fn shown(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> (Vec<Shown>, Vec<bo
 
 /// Libraries that every kind of code calls.
 fn runtime(module: &str) -> bool {
-    ["libc.", "libc-", "ld-", "libm.", "libm-", "libpthread", "libstdc++", "libgcc", "[vdso]"]
-        .iter()
-        .any(|name| module.starts_with(name))
+    [
+        "libc.",
+        "libc-",
+        "ld-",
+        "libm.",
+        "libm-",
+        "libpthread",
+        "libstdc++",
+        "libgcc",
+        "[vdso]",
+    ]
+    .iter()
+    .any(|name| module.starts_with(name))
 }
 
 /// State of each sample: 0 computing, 1 apart. `None` when the model falls to one state.
@@ -115,7 +148,13 @@ fn decode(shown: &[Shown], computing: &[bool]) -> Option<Vec<u8>> {
     let mut posterior = vec![[0.0; 2]; n];
     for _ in 0..ROUNDS {
         let p = |at: usize, state: usize| shown[at].module.map_or(1.0, |m| emit[state][m]);
-        let step = |from: usize, to: usize| if from == to { stay[from] } else { 1.0 - stay[from] };
+        let step = |from: usize, to: usize| {
+            if from == to {
+                stay[from]
+            } else {
+                1.0 - stay[from]
+            }
+        };
         let mut forward = vec![[0.5 * p(0, 0), 0.5 * p(0, 1)]; n];
         for at in 0..n {
             if at > 0 {
@@ -143,7 +182,8 @@ fn decode(shown: &[Shown], computing: &[bool]) -> Option<Vec<u8>> {
                 let mut sum = 0.0;
                 for from in 0..2 {
                     for to in 0..2 {
-                        joint[from][to] = forward[at - 1][from] * step(from, to) * p(at, to) * backward[to];
+                        joint[from][to] =
+                            forward[at - 1][from] * step(from, to) * p(at, to) * backward[to];
                         sum += joint[from][to];
                     }
                 }
@@ -180,13 +220,11 @@ fn normalise(pair: &mut [f64; 2]) {
     }
 }
 
-fn build(
-    facts: &Facts,
-    shown: &[Shown],
-    computing: &[bool],
-    states: &[u8],
-) -> Option<Alternation> {
-    let mut gaps: Vec<u64> = shown.windows(2).map(|pair| pair[1].at - pair[0].at).collect();
+fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> Option<Alternation> {
+    let mut gaps: Vec<u64> = shown
+        .windows(2)
+        .map(|pair| pair[1].at - pair[0].at)
+        .collect();
     gaps.sort_unstable();
     let resolution_ns = gaps[gaps.len() / 2];
     let pure = |state: u8| {
@@ -219,17 +257,27 @@ fn build(
         }
     }
     for state in [0, 1] {
-        let of: Vec<usize> = runs.iter().filter(|run| run.0 == state).map(|run| run.3).collect();
+        let of: Vec<usize> = runs
+            .iter()
+            .filter(|run| run.0 == state)
+            .map(|run| run.3)
+            .collect();
         if of.len() < MIN_TURNS || (of.iter().sum::<usize>() as f64) < MIN_PART * of.len() as f64 {
             return None;
         }
     }
-    let apart: Vec<(u64, u64)> =
-        runs.iter().filter(|run| run.0 == 1).map(|run| (run.1, run.2)).collect();
+    let apart: Vec<(u64, u64)> = runs
+        .iter()
+        .filter(|run| run.0 == 1)
+        .map(|run| (run.1, run.2))
+        .collect();
     let turns: Vec<u64> = apart
         .windows(2)
         .filter(|pair| {
-            facts.spans.iter().any(|(from, to)| *from <= pair[0].0 && pair[1].0 <= *to)
+            facts
+                .spans
+                .iter()
+                .any(|(from, to)| *from <= pair[0].0 && pair[1].0 <= *to)
         })
         .map(|pair| pair[1].0 - pair[0].0)
         .collect();
@@ -240,6 +288,8 @@ fn build(
         .iter()
         .filter(|turn| (SHORTEST * usual..=LONGEST * usual).contains(&(**turn as f64)))
         .count();
-    (regular as f64 >= REGULAR * turns.len() as f64)
-        .then_some(Alternation { apart, resolution_ns })
+    (regular as f64 >= REGULAR * turns.len() as f64).then_some(Alternation {
+        apart,
+        resolution_ns,
+    })
 }

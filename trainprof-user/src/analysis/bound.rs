@@ -7,9 +7,11 @@
 
 use super::{demand::Demand, kind::Kind};
 
-/// Times are measured, and a step that is waited for less also finds its data in nearer caches: so much more may
-/// be gained than they say.
-const ALLOWANCE: f64 = 1.03;
+/// How exactly times of one run tell those of another one.
+const EXACT: f64 = 1.02;
+/// When all CPUs of the host become free but for what is left, that gets faster by this part: it shares caches,
+/// memory, clock and, with threads of one core, the core itself with what is gone. Measured on two threads of one core.
+const RELIEF: f64 = 0.1;
 
 /// What the bound is computed from; times in ns of the walked part of the watch.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +25,8 @@ pub struct Terms {
     pub stall_of_cause: f64,
     /// Of `own`: wanting a CPU. What is taken away leaves its CPU time to the step thread.
     pub own_crowded: f64,
+    /// Of `own_of_cause`: wanting a CPU that the cause had. Part of `own_crowded` too.
+    pub own_crowded_by_cause: f64,
     /// CPU time of the whole job, and of the cause.
     pub cpu: f64,
     pub cpu_of_cause: f64,
@@ -35,13 +39,7 @@ pub struct Terms {
 
 /// The factor by which the job could be faster at most, ≥ 1.
 pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
-    // Contention and throttling are among both.
-    let crowded = match kind {
-        Kind::CpuContention | Kind::CpuThrottled => {
-            (terms.own_crowded - terms.own_of_cause).max(0.0)
-        }
-        _ => terms.own_crowded,
-    };
+    let crowded = (terms.own_crowded - terms.own_crowded_by_cause).max(0.0);
     let own = (terms.own - terms.own_of_cause - crowded).max(0.0);
     let gone = match kind {
         // A lock that is gone lets the others work; what they do under it stays.
@@ -58,7 +56,12 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
     } else {
         terms.cpus
     };
-    let cpu = (terms.cpu - terms.cpu_of_cause).max(0.0) / cpus.max(0.01);
+    // Work that was done one by one is still to be done.
+    let cpu_gone = match kind {
+        Kind::Serialization => 0.0,
+        _ => terms.cpu_of_cause,
+    };
+    let cpu = (terms.cpu - cpu_gone).max(0.0) / cpus.max(0.01);
     let mut least = own.max(supply).max(cpu).max(terms.gpu_busy);
     if kind != Kind::Serialization {
         // Taking away what the walk blamed on the cause is possible, whatever the model says.
@@ -68,7 +71,19 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
     if least <= 0.0 {
         return f64::INFINITY;
     }
-    (terms.wall / least * ALLOWANCE).max(1.0)
+    (terms.wall / least * EXACT * (1.0 + RELIEF * relief(kind, terms))).max(1.0)
+}
+
+/// Share (0–1) of the host's CPU time that is free when the cause is gone.
+fn relief(kind: Kind, terms: &Terms) -> f64 {
+    let all = (terms.wall * terms.host_cpus).max(1.0);
+    let freed = match kind {
+        // Others have at most what the job does not use.
+        Kind::CpuContention => all - terms.cpu,
+        Kind::Serialization => 0.0,
+        _ => terms.cpu_of_cause,
+    };
+    (freed / all).clamp(0.0, 1.0)
 }
 
 #[cfg(test)]
@@ -100,26 +115,69 @@ mod tests {
     fn the_next_bottleneck_limits_the_gain() {
         let (terms, demand) = readers();
         // Without reading: own time 100 against 50 for decoding.
-        assert!((bound(Kind::StorageIo, &terms, &demand) - 2.0 * ALLOWANCE).abs() < 1e-9);
+        assert!((bound(Kind::StorageIo, &terms, &demand) - 2.0 * EXACT).abs() < 1e-9);
         // Without decoding: reading alone takes 150.
         let terms = Terms {
             stall_of_cause: 25.0,
             ..terms
         };
-        assert!((bound(Kind::InputCpu, &terms, &demand) - 200.0 / 150.0 * ALLOWANCE).abs() < 1e-9);
+        assert!((bound(Kind::InputCpu, &terms, &demand) - 200.0 / 150.0 * EXACT).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_is_done_one_by_one_is_still_to_be_done() {
+        // One of three works at a time, for 90 of 100 ms; the host has two CPUs.
+        let terms = Terms {
+            wall: 100.0,
+            own: 10.0,
+            stall_of_cause: 90.0,
+            cpu: 120.0,
+            cpu_of_cause: 90.0,
+            cpus: 2.0,
+            host_cpus: 2.0,
+            ..Terms::default()
+        };
+        let demand = Demand {
+            busy: 300.0,
+            by_kind: BTreeMap::from([(Kind::Serialization, 290.0)]),
+            locked_out: 200.0,
+            parallel: 3.0,
+            ..Demand::default()
+        };
+        let got = bound(Kind::Serialization, &terms, &demand);
+        assert!((got - 100.0 / 60.0 * EXACT).abs() < 1e-9, "{got}");
+    }
+
+    #[test]
+    fn waiting_for_a_cpu_is_taken_away_once() {
+        // 60 of 100 ms outside stalls, 30 of them behind the workers' decoding.
+        let terms = Terms {
+            wall: 100.0,
+            own: 60.0,
+            own_of_cause: 30.0,
+            own_crowded: 30.0,
+            own_crowded_by_cause: 30.0,
+            stall_of_cause: 40.0,
+            cpus: 4.0,
+            host_cpus: 4.0,
+            cpu: 30.0,
+            ..Terms::default()
+        };
+        let got = bound(Kind::InputCpu, &terms, &Demand::default());
+        assert!((got - 100.0 / 30.0 * EXACT).abs() < 1e-9, "{got}");
     }
 
     #[test]
     fn the_gpu_and_the_cpus_limit_it_too() {
         let (mut terms, demand) = readers();
         terms.gpu_busy = 160.0;
-        assert!((bound(Kind::StorageIo, &terms, &demand) - 1.25 * ALLOWANCE).abs() < 1e-9);
+        assert!((bound(Kind::StorageIo, &terms, &demand) - 1.25 * EXACT).abs() < 1e-9);
         terms.gpu_busy = 0.0;
         terms.stall_of_cause = 0.0;
         terms.cpu = 360.0;
         terms.own = 20.0;
         // 180 of CPU time for each of the two CPUs, but never less gain than what was blamed.
         let got = bound(Kind::StorageIo, &terms, &demand);
-        assert!((got - 200.0 / 180.0 * ALLOWANCE).abs() < 1e-9, "{got}");
+        assert!((got - 200.0 / 180.0 * EXACT).abs() < 1e-9, "{got}");
     }
 }

@@ -174,12 +174,7 @@ fn loader_threads(
 
 /// Threads of the interpreter that wait for room most of the time: they are ahead of the step thread. What they
 /// write tells those apart that the step thread hands something to.
-fn ahead(
-    facts: &Facts,
-    locks: &BTreeMap<LockId, Lock>,
-    own: &[u32],
-    step_tid: u32,
-) -> Vec<u32> {
+fn ahead(facts: &Facts, locks: &BTreeMap<LockId, Lock>, own: &[u32], step_tid: u32) -> Vec<u32> {
     let mut times = Vec::new();
     let mut found = Vec::new();
     let mut sure = false;

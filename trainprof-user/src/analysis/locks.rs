@@ -98,7 +98,11 @@ fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
     };
     let all: u64 = seen.edges.values().sum();
     let asks_again = seen.asked_again * 4 >= all;
-    let share = if asks_again { MIN_SHARE_ASKED } else { MIN_SHARE };
+    let share = if asks_again {
+        MIN_SHARE_ASKED
+    } else {
+        MIN_SHARE
+    };
     let threads: BTreeSet<u32> = seen
         .waited
         .iter()
@@ -116,9 +120,24 @@ fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
         return None;
     }
     // Of those that ask again, each takes it from the others and gives it to them.
-    let long = threads.iter().filter(|tid| seen.waited[tid] >= least(MIN_SHARE)).count();
-    let given = |tid: u32| inside.iter().filter(|((a, _), _)| *a == tid).map(|(_, n)| n).sum::<u64>();
-    let taken = |tid: u32| inside.iter().filter(|((_, b), _)| *b == tid).map(|(_, n)| n).sum::<u64>();
+    let long = threads
+        .iter()
+        .filter(|tid| seen.waited[tid] >= least(MIN_SHARE))
+        .count();
+    let given = |tid: u32| {
+        inside
+            .iter()
+            .filter(|((a, _), _)| *a == tid)
+            .map(|(_, n)| n)
+            .sum::<u64>()
+    };
+    let taken = |tid: u32| {
+        inside
+            .iter()
+            .filter(|((_, b), _)| *b == tid)
+            .map(|(_, n)| n)
+            .sum::<u64>()
+    };
     let both_ways = threads.len() >= 2
         && long >= 1
         && threads.iter().all(|tid| {

@@ -108,22 +108,20 @@ impl Trainer {
                 .map(|share| share.ns)
                 .sum()
         };
-        let own_cpu: f64 = self
-            .shares
-            .iter()
-            .filter(of)
-            .filter(|share| !share.in_stall)
-            .filter(|share| {
-                matches!(
-                    self.walked.leaves[share.leaf as usize].0.what,
-                    What::Run { .. }
-                )
-            })
-            .map(|share| share.ns)
-            .sum();
+        let own = |what: fn(&What) -> bool| -> f64 {
+            self.shares
+                .iter()
+                .filter(of)
+                .filter(|share| !share.in_stall)
+                .filter(|share| what(&self.walked.leaves[share.leaf as usize].0.what))
+                .map(|share| share.ns)
+                .sum()
+        };
+        let own_cpu = own(|what| matches!(what, What::Run { .. }));
         let producers_cpu = self.demand.run_by_kind.get(&kind).copied().unwrap_or(0.0);
         let terms = Terms {
             own_of_cause: sum(false),
+            own_crowded_by_cause: own(|what| matches!(what, What::Runnable { .. })),
             stall_of_cause: sum(true),
             cpu_of_cause: own_cpu + producers_cpu,
             ..self.terms.clone()

@@ -88,8 +88,13 @@ pub fn pulse(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> Option<Pulse> {
 fn counts(op: u8, class: u8) -> bool {
     matches!(
         (Op::try_from(op), Class::try_from(class)),
-        (Ok(Op::Mmap | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap), Ok(Class::Memory))
-            | (Ok(Op::Read | Op::UringRead), Ok(Class::File | Class::Socket))
+        (
+            Ok(Op::Mmap | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap),
+            Ok(Class::Memory)
+        ) | (
+            Ok(Op::Read | Op::UringRead),
+            Ok(Class::File | Class::Socket)
+        )
     )
 }
 
@@ -115,7 +120,9 @@ fn calls_in_step(times: &[u64]) -> Option<usize> {
         .collect();
     let differ = |lag: usize| -> f64 {
         let n = gaps.len() - lag;
-        let mut squares: Vec<f64> = (0..n).map(|at| (gaps[at + lag] - gaps[at]).powi(2)).collect();
+        let mut squares: Vec<f64> = (0..n)
+            .map(|at| (gaps[at + lag] - gaps[at]).powi(2))
+            .collect();
         // One step in ten may be out of line.
         squares.sort_by(f64::total_cmp);
         squares.truncate(n - n / 10);
@@ -145,7 +152,10 @@ fn firsts(times: &[u64], calls: usize) -> Option<Vec<u64>> {
     sorted.sort_unstable();
     // One interval in `calls` is the long one.
     let long = sorted.len() - (sorted.len() / calls).max(1);
-    let (below, above) = (sorted[long.saturating_sub(1 + long / 20)], sorted[(long + sorted.len() / calls / 20).min(sorted.len() - 1)]);
+    let (below, above) = (
+        sorted[long.saturating_sub(1 + long / 20)],
+        sorted[(long + sorted.len() / calls / 20).min(sorted.len() - 1)],
+    );
     if (above as f64) < 1.25 * below as f64 {
         return None;
     }

@@ -61,7 +61,10 @@ pub fn room(
 pub fn own_line(facts: &Facts, tid: u32, at: u64, wakers: impl Fn(u32) -> bool) -> bool {
     let pid = facts.pid(tid);
     let (mut own, mut all) = (0_u64, 0_u64);
-    for (other, items) in facts.waiting_threads().filter(|(other, _)| facts.pid(*other) == pid) {
+    for (other, items) in facts
+        .waiting_threads()
+        .filter(|(other, _)| facts.pid(*other) == pid)
+    {
         for item in items {
             if item.kind() == WaitKind::Futex && line(&item.object) == at {
                 all += 1;
@@ -95,6 +98,9 @@ pub fn interprets(facts: &Facts, tid: u32, step_tid: u32) -> bool {
 
 /// Whether wakes of different threads come together: sorted times of all of them. So begins a parallel region.
 pub fn together(times: &[u64]) -> bool {
-    let close = times.windows(2).filter(|pair| pair[1] - pair[0] <= AT_ONCE_NS).count();
+    let close = times
+        .windows(2)
+        .filter(|pair| pair[1] - pair[0] <= AT_ONCE_NS)
+        .count();
     close * 5 >= times.len()
 }

@@ -115,12 +115,20 @@ impl Steps {
         let middle = grouped(0.5);
         // Both ends are off by up to half of that, evenly: a variance of within² / 12 each, that is no step's own.
         let inside = |length: &&u64| (0.5..2.0).contains(&(**length as f64 / middle.max(1.0)));
-        let near: Vec<f64> = sorted.iter().filter(inside).map(|l| *l as f64 - middle).collect();
+        let near: Vec<f64> = sorted
+            .iter()
+            .filter(inside)
+            .map(|l| *l as f64 - middle)
+            .collect();
         let variance = near.iter().map(|d| d * d).sum::<f64>() / near.len().max(1) as f64;
         let blur = (self.within_ns as f64).powi(2) / 6.0;
         let shrink = (1.0 - blur / variance.max(1.0)).clamp(0.0, 1.0).sqrt();
         let out = grouped(q);
-        let out = if out < 2.0 * middle { middle + (out - middle) * shrink } else { out };
+        let out = if out < 2.0 * middle {
+            middle + (out - middle) * shrink
+        } else {
+            out
+        };
         out as u64
     }
 }

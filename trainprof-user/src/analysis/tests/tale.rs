@@ -11,8 +11,8 @@ use crate::{
     record::{
         Record,
         fact::{
-            FilesetFact, Interval, ObjectFact, OpSum, ProcessSeen, Start, ThreadSeen, ThreadTotals,
-            TouchFact, WaitFact, WaitSum, WakerFact,
+            FilesetFact, Interval, ObjectFact, OpSum, PlaceClass, PlaceFact, ProcessSeen,
+            SampleFact, Start, ThreadSeen, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
         },
     },
     session::Session,
@@ -63,6 +63,8 @@ pub struct Tale {
     touches: Vec<TouchFact>,
     ops: Vec<(u64, OpSum)>,
     outsiders: Vec<Record>,
+    places: Vec<PlaceFact>,
+    samples: Vec<SampleFact>,
 }
 
 /// Milliseconds of a story as kernel time.
@@ -209,6 +211,28 @@ impl Tale {
         self
     }
 
+    /// Something that clock samples hit.
+    pub fn place(&mut self, number: u32, module: &str, class: PlaceClass) -> &mut Self {
+        self.places.push(PlaceFact {
+            number,
+            module: Some(module.to_owned()),
+            function: None,
+            class,
+        });
+        self
+    }
+
+    /// A clock sample in user code.
+    pub fn sample(&mut self, tid: u32, when: f64, place: u32) -> &mut Self {
+        self.samples.push(SampleFact {
+            tid,
+            at: KtimeNs(at(when)),
+            place,
+            nr: NR_PREEMPTED,
+        });
+        self
+    }
+
     /// Counted operations.
     #[expect(clippy::too_many_arguments, reason = "one row")]
     pub fn ops(
@@ -268,6 +292,7 @@ impl Tale {
         out.extend(self.processes.iter().cloned().map(Record::Process));
         out.extend(self.threads.iter().cloned().map(Record::Thread));
         out.extend(self.filesets.iter().cloned().map(Record::Fileset));
+        out.extend(self.places.iter().cloned().map(Record::Place));
         let mut waits = self.waits.clone();
         waits.sort_by_key(|w| w.from.0 + w.wait_ns + w.runnable_ns);
         let mut totals = BTreeMap::<u32, ThreadTotals>::new();
@@ -287,6 +312,13 @@ impl Tale {
                     .filter(|t| t.at.0 >= from && t.at.0 < to)
                     .copied()
                     .map(Record::Touch),
+            );
+            out.extend(
+                self.samples
+                    .iter()
+                    .filter(|s| s.at.0 >= from && s.at.0 < to)
+                    .copied()
+                    .map(Record::Sample),
             );
             for thread in &self.threads {
                 let total = totals.entry(thread.tid).or_insert(ThreadTotals {
