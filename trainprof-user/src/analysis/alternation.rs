@@ -22,6 +22,8 @@ const MAX_IMPURE: f64 = 0.1;
 const REGULAR: f64 = 0.93;
 const SHORTEST: f64 = 0.45;
 const LONGEST: f64 = 1.65;
+/// Times between samples are uneven when the middle half of them spans this part of the usual one.
+const UNEVEN: f64 = 0.1;
 /// Rounds of learning.
 const ROUNDS: usize = 12;
 /// Samples that are taken to have been seen already, for each module: nothing is impossible.
@@ -64,6 +66,9 @@ pub struct Alternation {
     pub apart: Vec<(u64, u64)>,
     /// How finely their ends are known, ns: the time between two samples.
     pub resolution_ns: u64,
+    /// Whether turns can be counted. Samples at even intervals would show a loop that is faster than they are as a
+    /// slower one, as a lamp does with a wheel; what they say about shares holds all the same.
+    pub countable: bool,
 }
 
 /// What one sample shows.
@@ -227,6 +232,8 @@ fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> O
         .collect();
     gaps.sort_unstable();
     let resolution_ns = gaps[gaps.len() / 2];
+    let spread = gaps[gaps.len() * 3 / 4] - gaps[gaps.len() / 4];
+    let countable = spread as f64 >= UNEVEN * resolution_ns as f64;
     let pure = |state: u8| {
         let mut counts = [0.0_f64; 2];
         for (sample, at) in shown.iter().zip(states) {
@@ -291,5 +298,6 @@ fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> O
     (regular as f64 >= REGULAR * turns.len() as f64).then_some(Alternation {
         apart,
         resolution_ns,
+        countable,
     })
 }

@@ -80,7 +80,8 @@ fn relief(kind: Kind, terms: &Terms) -> f64 {
     let freed = match kind {
         // Others have at most what the job does not use.
         Kind::CpuContention => all - terms.cpu,
-        Kind::Serialization => 0.0,
+        // What is late elsewhere is still done there.
+        Kind::Serialization | Kind::Communication => 0.0,
         _ => terms.cpu_of_cause,
     };
     (freed / all).clamp(0.0, 1.0)

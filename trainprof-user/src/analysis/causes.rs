@@ -74,6 +74,7 @@ pub struct Scene<'a> {
     own_batches: Vec<(u64, u64)>,
     /// How finely the ends of `own_batches` are known, ns.
     own_batches_within: u64,
+    own_batches_countable: bool,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
 }
 
@@ -89,6 +90,7 @@ impl<'a> Scene<'a> {
         let checkpoints = phases::checkpoints(facts, cast.step_tid);
         let mut own_batches = Vec::new();
         let mut own_batches_within = 0;
+        let mut own_batches_countable = true;
         if cast.producers.is_empty() {
             own_batches = phases::own_batches(facts, cast.step_tid);
             if own_batches.is_empty()
@@ -96,6 +98,7 @@ impl<'a> Scene<'a> {
             {
                 own_batches = found.apart;
                 own_batches_within = found.resolution_ns;
+                own_batches_countable = found.countable;
             }
         }
         Self {
@@ -103,6 +106,7 @@ impl<'a> Scene<'a> {
             checkpoints,
             own_batches,
             own_batches_within,
+            own_batches_countable,
             lock_waits: lock_waits(facts, locks),
             facts,
             cast,
@@ -116,6 +120,11 @@ impl<'a> Scene<'a> {
     /// Stretches in which the step thread, having no producers, made batches itself.
     pub fn own_batches(&self) -> &[(u64, u64)] {
         &self.own_batches
+    }
+
+    /// Whether [`Self::own_batches`] are one a step: else only their share of the time is known.
+    pub fn own_batches_countable(&self) -> bool {
+        self.own_batches_countable
     }
 
     /// How finely the ends of [`Self::own_batches`] are known, ns: 0 where they were seen as calls.

@@ -102,32 +102,22 @@ impl Steps {
         if self.within_ns == 0 || found == 0 {
             return found;
         }
-        // Lengths are multiples of about `within`: all that fall into one of them lie somewhere around it.
-        let grouped = |q: f64| {
-            let at = ((sorted.len() as f64 - 1.0) * q).round() as usize;
-            let half = self.within_ns / 2;
-            let (low, high) = (sorted[at].saturating_sub(half), sorted[at] + half);
-            let below = sorted.partition_point(|length| *length < low);
-            let group = sorted.partition_point(|length| *length <= high) - below;
-            let part = (sorted.len() as f64 * q - below as f64) / group.max(1) as f64;
-            low as f64 + part.clamp(0.0, 1.0) * (high - low) as f64
-        };
-        let middle = grouped(0.5);
         // Both ends are off by up to half of that, evenly: a variance of within² / 12 each, that is no step's own.
-        let inside = |length: &&u64| (0.5..2.0).contains(&(**length as f64 / middle.max(1.0)));
+        let middle = sorted[sorted.len() / 2] as f64;
         let near: Vec<f64> = sorted
             .iter()
-            .filter(inside)
-            .map(|l| *l as f64 - middle)
+            .map(|length| *length as f64)
+            .filter(|length| (0.5 * middle..2.0 * middle).contains(length))
+            .map(|length| length - middle)
             .collect();
         let variance = near.iter().map(|d| d * d).sum::<f64>() / near.len().max(1) as f64;
         let blur = (self.within_ns as f64).powi(2) / 6.0;
-        let shrink = (1.0 - blur / variance.max(1.0)).clamp(0.0, 1.0).sqrt();
-        let out = grouped(q);
-        let out = if out < 2.0 * middle {
-            middle + (out - middle) * shrink
+        let own = (1.0 - blur / variance.max(1.0)).clamp(0.0, 1.0).sqrt();
+        let found = found as f64;
+        let out = if found < 2.0 * middle {
+            middle + (found - middle) * own
         } else {
-            out
+            found
         };
         out as u64
     }
@@ -358,7 +348,7 @@ fn apart(times: Vec<u64>) -> Vec<u64> {
 
 fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
     let times: Vec<u64> = scene.own_batches().iter().map(|(from, _)| *from).collect();
-    (times.len() >= MIN_STEPS).then(|| {
+    (times.len() >= MIN_STEPS && scene.own_batches_countable()).then(|| {
         let mut steps = build(facts, Clock::OwnBatches, times, None);
         steps.within_ns = scene.own_batches_within();
         steps

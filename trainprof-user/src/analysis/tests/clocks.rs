@@ -162,8 +162,8 @@ fn checkpoints_are_no_steps() {
     assert!(steps(&tale, 12_000.0).is_none());
 }
 
-/// A trainer that makes its batches itself, in a library that nobody knows: samples every 10 ms.
-fn two_parts(making: f64, computing: f64, turns: u32) -> (Tale, f64) {
+/// A trainer that makes its batches itself, in a library that nobody knows. `clocks`: ms between samples of each.
+fn two_parts(making: f64, computing: f64, turns: u32, clocks: &[f64]) -> (Tale, f64) {
     let mut tale = alone();
     let mut edges = Vec::new();
     let mut end = 0.0;
@@ -172,18 +172,24 @@ fn two_parts(making: f64, computing: f64, turns: u32) -> (Tale, f64) {
         end = begin + uneven(turn, making) + computing;
         edges.push((begin, begin + uneven(turn, making)));
     }
-    let mut now = 3.0;
-    while now < end {
+    let mut times: Vec<f64> = clocks
+        .iter()
+        .flat_map(|ms| (0..(end / ms) as u32).map(move |n| 3.0 + f64::from(n) * ms))
+        .collect();
+    times.sort_by(f64::total_cmp);
+    for now in times {
         let inside = edges.iter().any(|(from, to)| (*from..*to).contains(&now));
         tale.sample(TRAINER, now, if inside { DECODER } else { MODEL });
-        now += 9.9;
     }
     (tale, end)
 }
 
+/// Two clocks at rates that do not go together, as they are recorded.
+const TWO: [f64; 2] = [1000.0 / 46.0, 1000.0 / 53.0];
+
 #[test]
 fn batches_that_the_trainer_makes_itself_are_steps_and_input() {
-    let (tale, ms) = two_parts(40.0, 25.0, 150);
+    let (tale, ms) = two_parts(40.0, 25.0, 150, &TWO);
     let analysis = analyse(&tale.session(ms));
     let trainer = analysis.trainer.as_ref().expect("a trainer");
     let found = trainer.steps.as_ref().expect("steps");
@@ -203,8 +209,24 @@ fn batches_that_the_trainer_makes_itself_are_steps_and_input() {
 
 #[test]
 fn parts_shorter_than_samples_and_one_part_alone_are_no_steps() {
-    let (tale, ms) = two_parts(5.0, 4.0, 1000);
+    let (tale, ms) = two_parts(5.0, 4.0, 1000, &TWO);
     assert!(steps(&tale, ms).is_none(), "too fast");
-    let (tale, ms) = two_parts(0.0, 25.0, 300);
+    let (tale, ms) = two_parts(0.0, 25.0, 300, &TWO);
     assert!(steps(&tale, ms).is_none(), "computing alone");
+}
+
+#[test]
+fn samples_at_even_intervals_count_no_steps() {
+    // 5 and 4 ms look like 70 and 60 ms to a clock of 9.9 ms; shares are right all the same.
+    for (making, computing) in [(5.0, 4.0), (40.0, 25.0)] {
+        let (tale, ms) = two_parts(
+            making,
+            computing,
+            (10_000.0 / (making + computing)) as u32,
+            &[9.9],
+        );
+        let analysis = analyse(&tale.session(ms));
+        let trainer = analysis.trainer.as_ref().expect("a trainer");
+        assert!(trainer.steps.is_none(), "{making}");
+    }
 }
