@@ -13,8 +13,10 @@ use crate::record::fact::PlaceClass;
 const MIN_SAMPLES: usize = 150;
 /// Turns that show one.
 const MIN_TURNS: usize = 10;
-/// Samples in the shorter part of a step, on average, at least: a part that falls between two samples is missed.
-const MIN_PART: f64 = 1.6;
+/// Samples in the shorter part of a step, on average, at least: a part that falls between two samples is missed. The
+/// second: for turns to be counted.
+const MIN_PART: f64 = 1.2;
+const MIN_COUNTED: f64 = 1.6;
 /// Most samples in the framework's modules while it computes, hardly any while it does not.
 const MIN_PURE: f64 = 0.6;
 const MAX_IMPURE: f64 = 0.1;
@@ -233,7 +235,7 @@ fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> O
     gaps.sort_unstable();
     let resolution_ns = gaps[gaps.len() / 2];
     let spread = gaps[gaps.len() * 3 / 4] - gaps[gaps.len() / 4];
-    let countable = spread as f64 >= UNEVEN * resolution_ns as f64;
+    let uneven = spread as f64 >= UNEVEN * resolution_ns as f64;
     let pure = |state: u8| {
         let mut counts = [0.0_f64; 2];
         for (sample, at) in shown.iter().zip(states) {
@@ -263,15 +265,20 @@ fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> O
             }
         }
     }
+    let mut shortest = f64::INFINITY;
     for state in [0, 1] {
         let of: Vec<usize> = runs
             .iter()
             .filter(|run| run.0 == state)
             .map(|run| run.3)
             .collect();
-        if of.len() < MIN_TURNS || (of.iter().sum::<usize>() as f64) < MIN_PART * of.len() as f64 {
+        if of.len() < MIN_TURNS {
             return None;
         }
+        shortest = shortest.min(of.iter().sum::<usize>() as f64 / of.len() as f64);
+    }
+    if shortest < MIN_PART {
+        return None;
     }
     let apart: Vec<(u64, u64)> = runs
         .iter()
