@@ -305,6 +305,6 @@ fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> O
     (regular as f64 >= REGULAR * turns.len() as f64).then_some(Alternation {
         apart,
         resolution_ns,
-        countable,
+        countable: uneven && shortest >= MIN_COUNTED,
     })
 }
