@@ -50,24 +50,18 @@ pub fn fault(ctx: PerfEventContext) -> u32 {
     if readable == 0 {
         what |= FAULT_WRITE_TO_SHARED;
     }
-    // SAFETY: registers of the context or of the current task, by a typed pointer.
+    if !arch::in_user_mode(mode) {
+        what |= FAULT_IN_KERNEL;
+    }
+    // The registers that the thread entered the kernel with: by this fault, or by the call that faulted.
+    let regs = user_regs(current_task());
+    // SAFETY: typed registers of the current task.
     let (ip, sp, bp): (u64, u64, u64) = unsafe {
-        if arch::in_user_mode(mode) {
-            let regs = ctx.as_ptr();
-            (
-                member(regs, arch::REGS_IP as u32),
-                member(regs, arch::REGS_SP as u32),
-                member(regs, arch::REGS_FP as u32),
-            )
-        } else {
-            what |= FAULT_IN_KERNEL;
-            let regs = user_regs(current_task());
-            (
-                member(regs, arch::REGS_IP as u32),
-                member(regs, arch::REGS_SP as u32),
-                member(regs, arch::REGS_FP as u32),
-            )
-        }
+        (
+            member(regs, arch::REGS_IP as u32),
+            member(regs, arch::REGS_SP as u32),
+            member(regs, arch::REGS_FP as u32),
+        )
     };
     emit::built::<FaultEvent>(|event| {
         // SAFETY: room for one event, written whole but for the stack beyond its length.

@@ -129,7 +129,11 @@ fn reason(what: &str, error: &ProgramError) -> String {
         ProgramError::SyscallError(call) if call.call == "perf_event_open" => {
             refusal(what, &call.io_error)
         }
-        ProgramError::LoadError { io_error, .. } => {
+        ProgramError::LoadError {
+            io_error,
+            verifier_log,
+        } => {
+            tracing::debug!(%verifier_log, "the verifier's log");
             format!("this kernel refuses the program: {io_error}")
         }
         other => other.to_string(),

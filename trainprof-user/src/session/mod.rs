@@ -301,7 +301,8 @@ impl Session {
             self.files.add(op, pid);
         }
         for hist in &interval.hists {
-            self.files.add_histogram(hist);
+            let pid = self.thread(hist.tid).map(|thread| thread.pid);
+            self.files.add_histogram(hist, pid);
         }
     }
 

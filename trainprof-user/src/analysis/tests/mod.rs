@@ -1,6 +1,7 @@
 //! The walk and its edge cases, told as small stories: who ran, who waited for whom. Times in ms.
 
 mod edge_cases;
+mod memory;
 mod stories;
 mod tale;
 mod verdicts;
