@@ -16,6 +16,8 @@ const MIN_OF_RESIDENT: f64 = 0.01;
 const MIN_SAMPLES: usize = 12;
 /// Growth is copying when this share of the pages that were kept are copies.
 const COPIED: f64 = 0.6;
+/// Callers of a function without a name that may stand for it: beyond these they have little to do with it.
+const CALLERS: usize = 6;
 /// A page must have been there this long (s) to count as kept.
 const KEPT_S: f64 = 2.0;
 
@@ -259,11 +261,15 @@ pub fn frames(session: &Session, stack: u32) -> impl Iterator<Item = &FrameFact>
         .filter_map(|number| session.memory.frames.get(number))
 }
 
-/// The frame of a stack that a reader can do something about: the first outside allocators and the C library; the
-/// innermost one when all are inside.
+/// The frame of a stack that a reader can do something about: the first outside allocators and the C library, or
+/// where that has no name one of its next callers that has; the innermost one when all are inside.
 pub fn responsible(session: &Session, stack: u32) -> Option<&FrameFact> {
-    frames(session, stack)
-        .find(|frame| !is_plumbing(frame))
+    let mut outside = frames(session, stack).filter(|frame| !is_plumbing(frame));
+    let first = outside.next();
+    first
+        .filter(|frame| frame.function.is_some())
+        .or_else(|| outside.take(CALLERS).find(|frame| frame.function.is_some()))
+        .or(first)
         .or_else(|| frames(session, stack).next())
 }
 

@@ -39,6 +39,8 @@ impl Memory {
             (3, "model.so", Some("keep"), PlaceClass::Other),
             (4, "model.so", Some("churn"), PlaceClass::Other),
             (5, "python3.11", Some("main"), PlaceClass::Python),
+            // A static function of a stripped library.
+            (6, "model.so", None, PlaceClass::Other),
         ] {
             session.apply(&Record::Frame(FrameFact {
                 number,
@@ -52,7 +54,7 @@ impl Memory {
         for (number, caller) in [(KEEP, 3), (CHURN, 4)] {
             session.apply(&Record::Stack(StackFact {
                 number,
-                frames: vec![1, 2, caller, 5],
+                frames: vec![1, 2, 6, caller, 5],
                 whole: true,
             }));
         }
