@@ -84,8 +84,75 @@ pub fn growers(session: &Session) -> Option<Vec<Grower>> {
             }
         }
     }
+    let known: BTreeSet<u32> = out.iter().filter(|g| g.copied).map(|g| g.pid).collect();
+    out.extend(
+        copiers(session)
+            .into_iter()
+            .filter(|grower| !known.contains(&grower.pid)),
+    );
     out.sort_by(|a, b| b.growth.slope.total_cmp(&a.growth.slope));
     enough.then_some(out)
+}
+
+/// Processes that steadily make pages their own. A forked process's pages count as resident from the beginning, so its
+/// size tells nothing of it: the copies themselves do, second by second.
+fn copiers(session: &Session) -> Vec<Grower> {
+    let (Some(start), Some(sampling)) = (&session.start, &session.memory.sampling) else {
+        return Vec::new();
+    };
+    let seconds = session.duration_s() as usize;
+    let page = f64::from(sampling.page_bytes);
+    // By process: bytes in each second, the squares of each sample's, and samples.
+    let mut copied = BTreeMap::<u32, (Vec<f64>, f64, usize)>::new();
+    for fault in session.memory.faults.values() {
+        if fault.fact.kind == PageKind::CopyOnWrite && fault.gone.is_none() {
+            let (bins, squares, samples) = copied
+                .entry(fault.fact.pid)
+                .or_insert_with(|| (vec![0.0; seconds], 0.0, 0));
+            let bytes = fault.faults * page;
+            *squares += bytes * bytes;
+            *samples += 1;
+            if let Some(bin) = bins.get_mut(fault.fact.at.seconds_since(start.at) as usize) {
+                *bin += bytes;
+            }
+        }
+    }
+    copied
+        .into_iter()
+        .filter(|(pid, (_, _, samples))| *samples >= MIN_SAMPLES && has_kin(session, *pid))
+        .filter_map(|(pid, (bins, squares, _))| {
+            let mut sum = 0.0;
+            let points: Vec<(f64, f64)> = bins
+                .iter()
+                .enumerate()
+                .map(|(second, bytes)| {
+                    sum += bytes;
+                    (second as f64 + 1.0, sum)
+                })
+                .collect();
+            let mut growth = steady_growth(&points).filter(|g| g.slope >= MIN_SLOPE)?;
+            growth.margin = growth.margin.max(2.0 * squares.sqrt() / seconds as f64);
+            Some(Grower {
+                pid,
+                which: Which::Anonymous,
+                growth,
+                copied: true,
+            })
+        })
+        .collect()
+}
+
+/// Whether there is a process that it can share private pages with: its parent, or a child. Without one, writes to shared
+/// pages are first writes to memory that was only read before.
+fn has_kin(session: &Session, pid: u32) -> bool {
+    session
+        .processes
+        .get(&pid)
+        .is_some_and(|process| session.processes.contains_key(&process.parent))
+        || session
+            .processes
+            .values()
+            .any(|process| process.parent == pid)
 }
 
 /// Whether what a process keeps are copies of pages that it shared with its parent.
@@ -101,16 +168,12 @@ fn copied(session: &Session, pid: u32, growth: &Growth) -> bool {
         }
     }
     if samples >= MIN_SAMPLES {
-        return copies >= COPIED * all;
+        return copies >= COPIED * all && has_kin(session, pid);
     }
     // Without samples: what becomes private without memory being asked for was the parent's.
     if session.memory.sampling.is_some() {
         return false;
     }
-    let forked = session
-        .processes
-        .get(&pid)
-        .is_some_and(|process| session.processes.contains_key(&process.parent));
     let asked: u64 = session
         .files
         .ops
@@ -123,7 +186,7 @@ fn copied(session: &Session, pid: u32, growth: &Growth) -> bool {
         })
         .map(|(_, total)| total.bytes)
         .sum();
-    forked && (asked as f64) < 0.5 * growth.slope * session.duration_s()
+    has_kin(session, pid) && (asked as f64) < 0.5 * growth.slope * session.duration_s()
 }
 
 /// Where the warm-up is over, and where pages are too young to be called kept; seconds.
@@ -289,10 +352,23 @@ fn is_plumbing(frame: &FrameFact) -> bool {
     matches!(
         frame.class,
         PlaceClass::Malloc | PlaceClass::PyMalloc | PlaceClass::GpuAllocator
-    ) || frame
-        .module
-        .as_deref()
-        .is_none_or(|module| LIBRARIES.iter().any(|library| module.starts_with(library)))
+    ) || frame.function.as_deref().is_some_and(fills_memory)
+        || frame
+            .module
+            .as_deref()
+            .is_none_or(|module| LIBRARIES.iter().any(|library| module.starts_with(library)))
+}
+
+/// Functions of the C library that write where they are told to, also in programs that it is linked into.
+fn fills_memory(function: &str) -> bool {
+    const FUNCTIONS: [&str; 8] = [
+        "memset", "memcpy", "memmove", "mempcpy", "memccpy", "bzero", "strcpy", "strncpy",
+    ];
+    let name = function.trim_start_matches('_');
+    FUNCTIONS.iter().any(|known| {
+        name.strip_prefix(known)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    })
 }
 
 /// A frame as people read it.

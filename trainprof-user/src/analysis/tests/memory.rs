@@ -78,10 +78,23 @@ impl Memory {
     }
 
     /// `count` sampled faults, evenly spread, each for 170.
-    fn faults(mut self, pid: u32, kind: PageKind, stack: u32, count: u32, kept: bool) -> Self {
+    fn faults(self, pid: u32, kind: PageKind, stack: u32, count: u32, kept: bool) -> Self {
+        self.faults_until(pid, 30.0, kind, stack, count, kept)
+    }
+
+    /// The same, all in the first seconds.
+    fn faults_until(
+        mut self,
+        pid: u32,
+        seconds: f64,
+        kind: PageKind,
+        stack: u32,
+        count: u32,
+        kept: bool,
+    ) -> Self {
         for n in 0..count {
             self.number += 1;
-            let when = f64::from(n) * 30_000.0 / f64::from(count);
+            let when = f64::from(n) * seconds * 1e3 / f64::from(count);
             self.session.apply(&Record::Fault(FaultFact {
                 number: self.number,
                 at: KtimeNs(at(when)),
@@ -203,15 +216,32 @@ fn shared_memory_that_grows_is_growth_and_grows_once() {
 #[test]
 fn a_worker_that_copies_its_parents_pages_does_not_leak() {
     let grows = |t: f64| (50.0 + 3.0 * t) * MB;
+    // Pages that a fork shares count as its own from the beginning.
     let copies = Memory::new()
         .process(100, flat, flat)
-        .process(WORKER, grows, flat)
+        .process(WORKER, flat, flat)
         .faults(WORKER, PageKind::CopyOnWrite, KEEP, 100, true)
         .faults(WORKER, PageKind::Anonymous, KEEP, 10, true);
     let analysis = copies.analyse();
     assert!(found(&analysis, "memory-growth").is_none());
     let found_copies = found(&analysis, "copy-on-write").expect("copies");
     assert_eq!(found_copies.evidence["workers"][0], WORKER);
+    let slope = found_copies.evidence["bytes_per_s"].as_f64();
+    let truly = 100.0 * 170.0 * 4096.0 / 30.0;
+    assert!(
+        slope.is_some_and(|slope| (slope / truly - 1.0).abs() < 0.1),
+        "{slope:?} {truly}"
+    );
+    // All at once, when the workers began, and then no more.
+    let begun = Memory::new().process(WORKER, flat, flat).faults_until(
+        WORKER,
+        3.0,
+        PageKind::CopyOnWrite,
+        KEEP,
+        300,
+        true,
+    );
+    assert!(found(&begun.analyse(), "copy-on-write").is_none());
     let leaks = Memory::new()
         .process(100, flat, flat)
         .process(WORKER, grows, flat)
