@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use serde_json::Value;
 use trainprof_tests::cgroup::Group;
 use trainprof_tests::env::root_test;
+use trainprof_tests::product::trainprof;
 use trainprof_tests::report::{f64_at, u64_at};
-use trainprof_tests::{Checks, Observed, Watch, Workload, observe, observe_with};
+use trainprof_tests::{Checks, Observed, Watch, Workload, observe};
 
 const MB: f64 = 1e6;
 
@@ -70,6 +71,15 @@ fn a_leak_is_measured_and_its_call_site_named() {
         }),
         || format!("{site}"),
     );
+    // Mapped and unmapped, once a step, in a size that nothing else has.
+    for call in ["mmap", "munmap"] {
+        let rows = seen.report.rows("/memory/sizes").iter().filter(|row| {
+            let from = u64_at(row, "/from_bytes");
+            row["call"] == call && (from..2 * from).contains(&u64_at(&seen.truth, "/map_bytes"))
+        });
+        let count = rows.map(|row| u64_at(row, "/count")).sum();
+        checks.exact(call, u64_at(&seen.truth, "/maps"), count);
+    }
     checks.done();
 }
 
@@ -78,14 +88,19 @@ fn what_levels_off_or_comes_and_goes_is_no_growth() {
     let Some(_turn) = root_test("what_levels_off_or_comes_and_goes_is_no_growth") else {
         return;
     };
-    for kind in ["cache", "saw", "shared"] {
-        let seen = keeper(kind, 16.0 * MB, 13);
-        for growth in ["memory-growth", "copy-on-write"] {
-            let found = finding(&seen, growth);
-            assert!(found.is_none(), "{kind}: {found:?}");
+    // Side by side: they mostly sleep.
+    std::thread::scope(|scope| {
+        for kind in ["cache", "saw", "shared"] {
+            scope.spawn(move || {
+                let seen = keeper(kind, 16.0 * MB, 13);
+                for growth in ["memory-growth", "copy-on-write"] {
+                    let found = finding(&seen, growth);
+                    assert!(found.is_none(), "{kind}: {found:?}");
+                }
+                assert_eq!(seen.report.f64("/memory/growth_bytes_per_s"), 0.0, "{kind}");
+            });
         }
-        assert_eq!(seen.report.f64("/memory/growth_bytes_per_s"), 0.0, "{kind}");
-    }
+    });
 }
 
 #[test]
@@ -120,37 +135,15 @@ fn copies_of_a_parents_pages_are_told_from_a_leak() {
 }
 
 #[test]
-fn the_tightest_limit_on_the_way_up_counts() {
-    let Some(_turn) = root_test("the_tightest_limit_on_the_way_up_counts") else {
+fn the_tightest_limit_counts_and_the_exit_status_tells() {
+    let Some(_turn) = root_test("the_tightest_limit_counts_and_the_exit_status_tells") else {
         return;
     };
     let group = Group::new("memory", "room");
     let limit = 512_u64 << 20;
     group.set_memory_limit(limit);
-    let workload = Workload::start("keeper", ["leak", "8e6", "13"]);
+    let mut workload = Workload::start("keeper", ["leak", "8e6", "13"]);
     group.put(workload.pid());
-    let pid = workload.pid();
-    let extra = [OsString::from("--fail-on"), "fd-growth".into()];
-    let seen = observe_with(workload, pid, &extra);
-    let growth = finding(&seen, "memory-growth").expect("memory-growth");
-    let evidence = &growth["evidence"];
-    assert_eq!(evidence["limit_of"], Value::from(group.path.clone()));
-    let kept = f64_at(&seen.truth, "/kept");
-    let seconds = f64_at(&seen.truth, "/seconds");
-    let truly = (limit as f64 - kept) / (kept / seconds);
-    let left = f64_at(evidence, "/time_to_limit_s");
-    assert!((left / truly - 1.0).abs() < 0.15, "{left} s, truly {truly}");
-    let rows = seen.report.rows("/memory/cgroups");
-    let row = rows.iter().find(|row| row["cgroup"] == group.path.as_str());
-    assert_eq!(u64_at(row.expect("its row"), "/limit_bytes"), limit);
-}
-
-#[test]
-fn fail_on_tells_by_exit_status() {
-    let Some(_turn) = root_test("fail_on_tells_by_exit_status") else {
-        return;
-    };
-    let mut workload = Workload::start("keeper", ["leak", "16e6", "12"]);
     let asked = [
         OsString::from("--fail-on"),
         "copy-on-write,memory-growth".into(),
@@ -159,37 +152,45 @@ fn fail_on_tells_by_exit_status() {
     workload.go();
     workload.wait_done();
     let ended = watch.stop();
+    let truth = workload.finish();
     assert_eq!(ended.code(), 1, "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("found memory-growth: "),
-        "{}",
-        ended.stderr
-    );
-    workload.finish();
+    let said = "found memory-growth: ";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    let report = ended.report();
+    let findings = report.rows("/findings");
+    let growth = findings.iter().find(|f| f["kind"] == "memory-growth");
+    let evidence = &growth.expect("memory-growth")["evidence"];
+    assert_eq!(evidence["limit_of"], Value::from(group.path.clone()));
+    let kept = f64_at(&truth, "/kept");
+    let truly = (limit as f64 - kept) / (kept / f64_at(&truth, "/seconds"));
+    let left = f64_at(evidence, "/time_to_limit_s");
+    assert!((left / truly - 1.0).abs() < 0.15, "{left} s, truly {truly}");
+    let rows = report.rows("/memory/cgroups");
+    let row = rows.iter().find(|row| row["cgroup"] == group.path.as_str());
+    assert_eq!(u64_at(row.expect("its row"), "/limit_bytes"), limit);
+    // A recording tells the same.
     let recording = ended.recording.to_string_lossy().into_owned();
-    let report =
-        |kind: &str| trainprof_tests::trainprof(["report", &recording, "--fail-on", kind]).code();
-    assert_eq!(report("memory-growth"), 1);
-    assert_eq!(report("fd-growth,gpu-memory-growth"), 0);
-    // A command's own failure comes before what was found.
+    let again = |kind: &str| trainprof(["report", &recording, "--fail-on", kind]).code();
+    assert_eq!(again("memory-growth"), 1);
+    assert_eq!(again("fd-growth,gpu-memory-growth"), 0);
+}
+
+#[test]
+fn a_commands_own_failure_comes_before_what_was_found() {
+    let name = "a_commands_own_failure_comes_before_what_was_found";
+    let Some(_turn) = root_test(name) else {
+        return;
+    };
     for (command, status) in [("exit 0", 1), ("exit 7", 7)] {
-        let run = trainprof_tests::trainprof([
-            "run",
-            "-q",
-            "--fail-on",
-            "inconclusive",
-            "--",
-            "sh",
-            "-c",
-            command,
-        ]);
+        let options = ["run", "-q", "--fail-on", "inconclusive", "--"];
+        let run = trainprof(options.into_iter().chain(["sh", "-c", command]));
         assert_eq!(run.code(), status, "{command}: {}", run.stderr);
     }
 }
 
 #[test]
 fn an_unknown_kind_is_a_usage_error_that_lists_those_there_are() {
-    let ended = trainprof_tests::trainprof(["attach", "1", "--fail-on", "memory-growth,leaks"]);
+    let ended = trainprof(["attach", "1", "--fail-on", "memory-growth,leaks"]);
     ended.expect_failure(2, &["memory-growth"]);
     assert!(
         ended.stderr.contains("gpu-memory-growth"),

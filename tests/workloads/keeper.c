@@ -13,7 +13,7 @@
 #define STEP_MS 50
 #define PAGE 4096
 
-static uint64_t kept, copied, seconds_us;
+static uint64_t kept, copied, maps, map_bytes, seconds_us;
 
 __attribute__((noinline)) static char *keep_block(size_t bytes)
 {
@@ -37,6 +37,8 @@ __attribute__((noinline)) static void take_and_give_back(size_t bytes, int how)
     char *block = map(bytes, how);
     memset(block, 2, bytes);
     munmap(block, bytes);
+    maps++;
+    map_bytes = bytes;
 }
 
 __attribute__((noinline)) static void write_pages(char *from, size_t bytes)
@@ -128,6 +130,8 @@ int main(int argc, char **argv)
     }
     truth_int("kept", kept);
     truth_int("copied", copied);
+    truth_int("maps", maps);
+    truth_int("map_bytes", map_bytes);
     truth_num("seconds", seconds_us / 1e6);
     truth_end(argv[1]);
     return 0;

@@ -41,6 +41,13 @@ pub enum Raw {
         data: Vec<u8>,
     },
     /// The addresses themselves, the innermost first: an instruction, then return addresses.
+    #[cfg_attr(
+        not(test),
+        allow(
+            dead_code,
+            reason = "for probes that leave finding callers to the kernel"
+        )
+    )]
     Addresses(Vec<u64>),
 }
 
