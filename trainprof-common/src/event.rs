@@ -1,6 +1,9 @@
 //! Single events, sent through the ring buffer: what is rare or slow.
 
-use crate::thread::Object;
+use crate::{
+    stack::{STACK_BYTES, UserStack},
+    thread::Object,
+};
 
 /// Kind of an event: the first field of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +16,7 @@ pub enum Kind {
     Touch = 5,
     Sample = 6,
     GpuCall = 7,
+    Fault = 8,
 }
 
 /// One interval off the CPU that lasted at least the collector's threshold.
@@ -127,3 +131,27 @@ pub struct GpuCallEvent {
     pub what: u32,
 }
 crate::wire!(GpuCallEvent, 40);
+
+/// [`FaultEvent::what`]: the page could be read already, so this was a write to a page that is shared with another
+/// process, with a file, or with the page of zeros.
+pub const FAULT_WRITE_TO_SHARED: u32 = 1;
+/// [`FaultEvent::what`]: in the kernel, on behalf of a system call.
+pub const FAULT_IN_KERNEL: u32 = 2;
+
+/// A sampled page fault of a followed thread, at its beginning, with the user stack that led to it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct FaultEvent {
+    pub kind: u32,
+    pub tid: u32,
+    pub at: u64,
+    /// The address that was touched.
+    pub address: u64,
+    pub tgid: u32,
+    /// Looks at faults of followed threads on this CPU since the last one that was sent, this one included.
+    pub weight: u32,
+    pub what: u32,
+    pub pad: u32,
+    pub stack: UserStack,
+}
+crate::wire!(FaultEvent, 40 + 32 + STACK_BYTES);

@@ -14,6 +14,7 @@ pub mod hist;
 pub mod loss;
 pub mod offsets;
 pub mod op;
+pub mod stack;
 pub mod thread;
 pub mod touch;
 

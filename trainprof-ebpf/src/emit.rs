@@ -11,14 +11,31 @@ const WAKE_AT_BYTES: u64 = 1 << 20;
 /// Sends one event, whole; counts it as lost when there is no room.
 #[inline(always)]
 pub fn event<T: Wire>(event: &T) {
+    if EVENTS.output::<T>(event, wake()).is_err() {
+        lost(Loss::RingFull);
+    }
+}
+
+/// Sends one event that is too large to be built elsewhere: `build` writes it where user space will read it.
+#[inline(always)]
+pub fn built<T: Wire>(build: impl FnOnce(*mut T)) {
+    match EVENTS.reserve::<T>(0) {
+        Some(mut room) => {
+            build(room.as_mut_ptr());
+            room.submit(wake());
+        }
+        None => lost(Loss::RingFull),
+    }
+}
+
+#[inline(always)]
+fn wake() -> u64 {
     let wake = if EVENTS.query(u64::from(BPF_RB_AVAIL_DATA)) >= WAKE_AT_BYTES {
         BPF_RB_FORCE_WAKEUP
     } else {
         BPF_RB_NO_WAKEUP
     };
-    if EVENTS.output::<T>(event, u64::from(wake)).is_err() {
-        lost(Loss::RingFull);
-    }
+    u64::from(wake)
 }
 
 /// Counts one lost fact.

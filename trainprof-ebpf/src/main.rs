@@ -8,6 +8,7 @@
 mod account;
 mod cache;
 mod emit;
+mod fault;
 mod files;
 mod fileset;
 mod follow;
@@ -18,6 +19,7 @@ mod maps;
 mod object;
 mod sample;
 mod sched;
+mod stack;
 mod touch;
 mod uring;
 

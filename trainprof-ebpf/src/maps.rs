@@ -126,6 +126,25 @@ pub struct UringRequest {
     pub pad: u32,
 }
 
+/// How this CPU picks the page faults that are sent.
+#[map]
+pub static FAULT_PACE: PerCpuArray<FaultPace> = PerCpuArray::with_max_entries(1, 0);
+
+/// See [`FAULT_PACE`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct FaultPace {
+    /// Looks until the next one that is sent, and since the last.
+    pub left: u32,
+    pub since: u32,
+    /// Looks for each one that is sent, on average.
+    pub period: u32,
+    /// Sent in this window, and when it and the last sample were.
+    pub in_window: u32,
+    pub window: u64,
+    pub sampled: u64,
+}
+
 /// Indices into [`CONTROL`].
 pub struct Control;
 
@@ -140,6 +159,8 @@ impl Control {
     pub const TOUCH_SPACING_NS: u32 = 3;
     /// Number of the stretch of time in which beginnings of calls are shown; 0: they are not.
     pub const ENTRIES: u32 = 4;
+    /// Page faults that are sent from each CPU in a fifth of a second, before they are thinned out.
+    pub const FAULTS_IN_WINDOW: u32 = 5;
 }
 
 /// Reads a control word.

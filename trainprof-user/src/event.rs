@@ -3,13 +3,36 @@
 use bytes::Buf;
 use trainprof_common::{
     event::{
-        ExecEvent, ExitEvent, ForkEvent, GpuCallEvent, Kind, SampleEvent, TouchEvent, WaitEvent,
+        ExecEvent, ExitEvent, FaultEvent, ForkEvent, GpuCallEvent, Kind, SampleEvent, TouchEvent,
+        WaitEvent,
     },
+    stack::STACK_BYTES,
     thread::Object,
 };
 
+/// A decoded [`FaultEvent`], with no more of the stack than was copied.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    pub tid: u32,
+    pub at: u64,
+    pub address: u64,
+    pub tgid: u32,
+    pub weight: u32,
+    pub what: u32,
+    pub stack: Stack,
+}
+
+/// A decoded [`trainprof_common::stack::UserStack`].
+#[derive(Clone, Debug)]
+pub struct Stack {
+    pub ip: u64,
+    pub sp: u64,
+    pub bp: u64,
+    pub data: Vec<u8>,
+}
+
 /// A decoded event.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Event {
     Wait(WaitEvent),
     Fork(ForkEvent),
@@ -18,6 +41,7 @@ pub enum Event {
     Touch(TouchEvent),
     Sample(SampleEvent),
     GpuCall(GpuCallEvent),
+    Fault(Fault),
 }
 
 /// Bytes that are no event.
@@ -142,8 +166,32 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
                 what: b.get_u32_ne(),
             }))
         }
+        k if k == Kind::Fault as u32 => {
+            expect(size_of::<FaultEvent>())?;
+            let (tid, at, address) = (b.get_u32_ne(), b.get_u64_ne(), b.get_u64_ne());
+            let (tgid, weight, what) = (b.get_u32_ne(), b.get_u32_ne(), b.get_u32_ne());
+            b.advance(4);
+            Ok(Event::Fault(Fault {
+                tid,
+                at,
+                address,
+                tgid,
+                weight,
+                what,
+                stack: stack(b),
+            }))
+        }
         kind => Err(DecodeError::UnknownKind { kind }),
     }
+}
+
+/// Ring memory beyond what was copied holds what was there before.
+fn stack(bytes: &mut &[u8]) -> Stack {
+    let (ip, sp, bp) = (bytes.get_u64_ne(), bytes.get_u64_ne(), bytes.get_u64_ne());
+    let copied = bytes.get_u32_ne() as usize;
+    bytes.advance(4);
+    let data = bytes[..copied.min(STACK_BYTES).min(bytes.len())].to_vec();
+    Stack { ip, sp, bp, data }
 }
 
 fn object(bytes: &mut &[u8]) -> Object {
@@ -172,6 +220,7 @@ pub fn name(comm: &[u8; 16]) -> String {
 mod tests {
     use proptest::prelude::*;
     use trainprof_common::Wire;
+    use trainprof_common::stack::UserStack;
 
     use super::*;
 
@@ -263,6 +312,41 @@ mod tests {
     }
 
     #[test]
+    fn a_stack_is_as_long_as_it_says_and_no_longer_than_its_room() {
+        let mut fault = FaultEvent {
+            kind: Kind::Fault as u32,
+            tid: 1,
+            at: 2,
+            address: 3,
+            tgid: 4,
+            weight: 5,
+            what: 6,
+            pad: 0,
+            stack: UserStack {
+                ip: 7,
+                sp: 8,
+                bp: 9,
+                bytes: 1024,
+                pad: 0,
+                data: [10; STACK_BYTES],
+            },
+        };
+        for (says, is) in [(1024, 1024), (0, 0), (u32::MAX, STACK_BYTES)] {
+            fault.stack.bytes = says;
+            let Ok(Event::Fault(got)) = decode(&bytes_of(&fault)) else {
+                panic!("a fault")
+            };
+            assert_eq!(
+                (got.tid, got.at, got.address, got.tgid, got.weight, got.what),
+                (1, 2, 3, 4, 5, 6)
+            );
+            let stack = got.stack;
+            assert_eq!((stack.ip, stack.sp, stack.bp), (7, 8, 9));
+            assert_eq!(stack.data, vec![10; is]);
+        }
+    }
+
+    #[test]
     fn bad_bytes_are_errors() {
         let good = bytes_of(&exit());
         for (bytes, error) in [
@@ -287,7 +371,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..128), kind in 0_u32..8) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..128), kind in 0_u32..9) {
             let _ = decode(&bytes);
             let mut typed = kind.to_ne_bytes().to_vec();
             typed.extend(bytes);

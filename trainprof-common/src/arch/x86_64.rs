@@ -23,6 +23,10 @@ pub const fn in_user_mode(mode: u64) -> bool {
 
 /// `e_machine` of this architecture's ELF files (elf(5)).
 pub const ELF_MACHINE: u16 = 62;
+/// Byte offset of the frame pointer.
+pub const REGS_FP: usize = 32;
+/// Byte offset of the touched address in `struct bpf_perf_event_data`: behind the registers and the period.
+pub const PERF_ADDRESS: usize = 176;
 /// What compilers align functions to.
 pub const FUNCTION_ALIGN: u64 = 16;
 

@@ -27,6 +27,23 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The causes that findings and verdicts name.
+    pub const CAUSES: [Self; 13] = [
+        Self::Compute,
+        Self::StorageIo,
+        Self::SmallFiles,
+        Self::NetworkIo,
+        Self::InputCpu,
+        Self::HostCompute,
+        Self::H2dCopy,
+        Self::CpuContention,
+        Self::CpuThrottled,
+        Self::Serialization,
+        Self::AllocationChurn,
+        Self::Checkpoint,
+        Self::Communication,
+    ];
+
     /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {

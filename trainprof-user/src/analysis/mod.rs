@@ -12,6 +12,7 @@ pub mod gpu;
 pub mod idle;
 pub mod kind;
 pub mod locks;
+pub mod memory;
 pub mod phases;
 pub mod pulse;
 pub mod room;

@@ -6,7 +6,10 @@ use trainprof_common::{
 };
 
 use super::facts::Facts;
-use crate::record::fact::{PlaceClass, SampleFact};
+use crate::{
+    record::fact::{PlaceClass, SampleFact},
+    session::Session,
+};
 
 /// Fewer samples than this say nothing about a stretch.
 const MIN_SAMPLES: usize = 25;
@@ -63,11 +66,15 @@ pub fn split(facts: &Facts, tid: u32, windows: &[(u64, u64)]) -> Split {
 }
 
 fn count<'a>(facts: &Facts, samples: impl Iterator<Item = &'a SampleFact>) -> Split {
+    split_of(facts.session, samples)
+}
+
+/// The split of any samples.
+pub fn split_of<'a>(session: &Session, samples: impl Iterator<Item = &'a SampleFact>) -> Split {
     let mut split = Split::default();
     for sample in samples {
         split.samples += 1;
-        let class = facts
-            .session
+        let class = session
             .places
             .get(&sample.place)
             .map_or(PlaceClass::Other, |place| place.class);
@@ -87,7 +94,7 @@ fn count<'a>(facts: &Facts, samples: impl Iterator<Item = &'a SampleFact>) -> Sp
             }
             (PlaceClass::GpuDriver, _) => &mut split.gpu_driver,
             (PlaceClass::Other | PlaceClass::Python, NR_FAULT) => &mut split.fault,
-            (PlaceClass::Other, _) if decodes(facts, sample.place) => &mut split.decoders,
+            (PlaceClass::Other, _) if decodes(session, sample.place) => &mut split.decoders,
             (PlaceClass::Other | PlaceClass::Python, _) => &mut split.user,
         };
         *share += 1.0;
@@ -179,9 +186,8 @@ const DECODERS: [&str; 26] = [
     "libparquet",
 ];
 
-fn decodes(facts: &Facts, place: u32) -> bool {
-    facts
-        .session
+fn decodes(session: &Session, place: u32) -> bool {
+    session
         .places
         .get(&place)
         .and_then(|place| place.module.as_deref())

@@ -24,6 +24,5 @@ pub fn attach(args: &AttachArgs) -> Result<u8, Failure> {
         )
         .await
     })?;
-    output.finish()?;
-    Ok(0)
+    output.finish()
 }

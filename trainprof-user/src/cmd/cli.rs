@@ -2,9 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 
-use crate::gpu;
+use crate::{gpu, report::gate};
 
 /// Tells, from outside, why a machine-learning training job is not faster.
 #[derive(Debug, Parser)]
@@ -65,6 +65,22 @@ pub struct WatchArgs {
     /// Neither progress nor the text report.
     #[arg(short, long)]
     pub quiet: bool,
+    #[command(flatten)]
+    pub gate: GateArgs,
+}
+
+/// When the exit status tells of a finding.
+#[derive(Debug, Args)]
+pub struct GateArgs {
+    /// Exit with status 1 when one of these was found (separated by commas); `run`: unless the command itself failed.
+    #[arg(
+        long,
+        value_name = "KIND",
+        value_delimiter = ',',
+        hide_possible_values = true,
+        value_parser = PossibleValuesParser::new(gate::kinds())
+    )]
+    pub fail_on: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -77,6 +93,8 @@ pub struct ReportArgs {
     /// Rows of each table.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
+    #[command(flatten)]
+    pub gate: GateArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

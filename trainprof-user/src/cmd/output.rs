@@ -10,7 +10,7 @@ use std::{
 use super::{Failure, cli::WatchArgs, progress::Progress};
 use crate::{
     record::{Record, WriteError, Writer},
-    report::{self, Shown},
+    report::{self, Report, Shown, gate},
     session::Session,
 };
 
@@ -22,6 +22,7 @@ pub struct Output {
     json: Option<JsonTarget>,
     shown: Shown,
     quiet: bool,
+    fail_on: Vec<String>,
 }
 
 enum JsonTarget {
@@ -46,6 +47,7 @@ impl Output {
             json,
             shown: Shown { top: args.top },
             quiet: args.quiet,
+            fail_on: args.gate.fail_on.clone(),
         })
     }
 
@@ -80,8 +82,8 @@ impl Output {
     }
 
     /// Closes the recording and prints the report. A recording that could not be written whole is said so,
-    /// and does not keep the report back.
-    pub fn finish(mut self) -> Result<(), Failure> {
+    /// and does not keep the report back. Gives the exit status that the findings deserve.
+    pub fn finish(mut self) -> Result<u8, Failure> {
         let mut failed = None;
         if let Some(writer) = self.recording.take() {
             let path = writer.path().to_owned();
@@ -112,13 +114,23 @@ impl Output {
         if to_standard {
             print(&report::to_text(&report, self.shown.top))?;
         }
-        failed.map_or(Ok(()), Err)
+        let status = judge(&report, &self.fail_on);
+        failed.map_or(Ok(status), Err)
     }
 
     /// Whether there is somebody to show progress to.
     pub fn shows_progress(&self) -> bool {
         !self.quiet && io::stderr().is_terminal()
     }
+}
+
+/// The exit status by what was asked for with `--fail-on`; says what was found.
+pub fn judge(report: &Report, fail_on: &[String]) -> u8 {
+    let fired = gate::fired(report, fail_on);
+    for (kind, summary) in &fired {
+        eprintln!("trainprof: found {kind}: {summary}");
+    }
+    u8::from(!fired.is_empty())
 }
 
 /// Writes to standard output; a reader that went away is no failure of ours.

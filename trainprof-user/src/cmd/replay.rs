@@ -3,7 +3,7 @@
 use super::{
     Failure,
     cli::{Format, ReportArgs},
-    output::print,
+    output::{judge, print},
 };
 use crate::{
     record::{Reader, Record},
@@ -27,5 +27,5 @@ pub fn report(args: &ReportArgs) -> Result<u8, Failure> {
         Format::Text => report::to_text(&report, args.top),
         Format::Json => report::to_json(&report),
     })?;
-    Ok(0)
+    Ok(judge(&report, &args.gate.fail_on))
 }

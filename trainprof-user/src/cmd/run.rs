@@ -1,4 +1,7 @@
 //! `trainprof run`: a child of ours, watched from before its first instruction.
+//!
+//! The command's own status comes first: a build that fails must not look like a finding. Only where the command
+//! succeeded does `--fail-on` decide.
 
 use super::{
     Failure,
@@ -29,16 +32,23 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         .await?;
         // The probes go before the command does: from here on it runs alone.
         drop(begun);
+        let mut found = 0;
         if let Some(error) = child.exec_error() {
             eprintln!(
                 "trainprof: cannot run {}: {error}",
                 args.command[0].display()
             );
-        } else if let Err(failure) = output.finish() {
-            eprintln!("trainprof: {}", failure.message);
+        } else {
+            match output.finish() {
+                Ok(status) => found = status,
+                Err(failure) => eprintln!("trainprof: {}", failure.message),
+            }
         }
         // A time that was asked for ends the watch, not the command.
-        Ok(watch::wait_for(&mut child, &mut signals).await)
+        Ok(match watch::wait_for(&mut child, &mut signals).await {
+            0 => found,
+            status => status,
+        })
     });
     outcome.or_else(|failure| match child.abandon() {
         // It never began: that is our failure, not the command's.

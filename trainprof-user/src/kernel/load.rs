@@ -10,8 +10,8 @@ use aya::{
 use trainprof_common::{Wire, arch};
 
 use super::{
-    CONTROL_ENTRIES, CONTROL_EVENT_MIN_NS, CONTROL_TOUCH_GAP_NS, CONTROL_TOUCH_SPACING_NS, Half,
-    KernelError, Limits, Probes, Skipped,
+    CONTROL_ENTRIES, CONTROL_EVENT_MIN_NS, CONTROL_FAULTS_IN_WINDOW, CONTROL_TOUCH_GAP_NS,
+    CONTROL_TOUCH_SPACING_NS, Half, KernelError, Limits, Probes, Skipped,
     btf::{self, KernelTypes},
     calls::{self, CallProbes},
     map_error,
@@ -62,6 +62,7 @@ impl Probes {
             (CONTROL_EVENT_MIN_NS, limits.event_min_ns),
             (CONTROL_TOUCH_GAP_NS, limits.touch_gap_ns),
             (CONTROL_TOUCH_SPACING_NS, limits.touch_spacing_ns),
+            (CONTROL_FAULTS_IN_WINDOW, sampling::faults_in_window()),
         ] {
             control.set(word, value, 0).map_err(map_error("CONTROL"))?;
         }
@@ -72,6 +73,12 @@ impl Probes {
             .ok();
         if sampling_hz.is_some() {
             attached.push(sampling::PROGRAM);
+        }
+        let fault_period = sampling::attach_faults(&mut ebpf)
+            .map_err(|missing| skipped.push(missing))
+            .ok();
+        if fault_period.is_some() {
+            attached.push(sampling::FAULT_PROGRAM);
         }
         let calls = limits.gpu_calls.then(|| CallProbes::start(&mut ebpf));
         let calls = match calls {
@@ -118,6 +125,7 @@ impl Probes {
             epoch: 0,
             attached,
             sampling_hz,
+            fault_period,
             skipped,
         })
     }

@@ -49,6 +49,7 @@ const CONTROL_EVENT_MIN_NS: u32 = 1;
 const CONTROL_TOUCH_GAP_NS: u32 = 2;
 const CONTROL_TOUCH_SPACING_NS: u32 = 3;
 const CONTROL_ENTRIES: u32 = 4;
+const CONTROL_FAULTS_IN_WINDOW: u32 = 5;
 
 /// What can go wrong between us and the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -170,6 +171,8 @@ pub struct Probes {
     attached: Vec<&'static str>,
     /// How often each CPU is sampled, Hz; `None`: not at all.
     pub sampling_hz: Option<u32>,
+    /// One of so many page faults is looked at; `None`: none is.
+    pub fault_period: Option<u32>,
     /// What is not there, and why.
     pub skipped: Vec<Skipped>,
 }

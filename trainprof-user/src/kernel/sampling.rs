@@ -1,5 +1,7 @@
-//! The clocks that sample followed threads: two software events on each CPU, at rates that do not go together. A loop
-//! that is in step with one of them, or so fast that one alone would show it slowed down, is not so with both.
+//! Samples of followed threads: software events on each CPU, by the clock and at page faults.
+//!
+//! There are two clocks, at rates that do not go together. A loop that is in step with one of them, or so fast that
+//! one alone would show it slowed down, is not so with both.
 
 use std::io;
 
@@ -17,8 +19,24 @@ use super::Skipped;
 /// Name of the program in the eBPF object.
 pub const PROGRAM: &str = "sample";
 
-/// What is missing without it.
+/// Name of the program for page faults.
+pub const FAULT_PROGRAM: &str = "fault";
+
+/// Every so many page faults of any process on a CPU one is looked at: a prime, so that memory that is touched in an
+/// order of powers of two is not always looked at in the same places. The program then picks among them.
+pub const FAULT_PERIOD: u32 = 17;
+
+/// Page faults that are sent a second, all CPUs together, before they are thinned out.
+const FAULTS_PER_SECOND: usize = 100;
+/// The probes thin out by this part of a second.
+const WINDOWS_PER_SECOND: usize = 5;
+
+/// What is missing without them.
 const WHAT: &str = "samples";
+const WHAT_FAULTS: &str = "page-fault samples";
+/// What the kernel is asked for.
+const CLOCK: &str = "the CPU clock";
+const FAULTS: &str = "the count of page faults";
 
 /// Rates per CPU, in Hz, together about 100. None divides or multiplies a kernel's tick (100, 250, 300 or 1 000 Hz),
 /// nor the other one.
@@ -36,26 +54,65 @@ pub fn rates(cpus: usize, seed: u64) -> [u32; 2] {
 
 /// Loads the program and attaches it to the clocks of every CPU. Gives samples a second on one.
 pub fn attach(ebpf: &mut Ebpf, seed: u64) -> Result<u32, Skipped> {
-    try_attach(ebpf, seed).map_err(|error| Skipped {
+    let both = rates(cpus(), seed);
+    try_attach(
+        ebpf,
+        PROGRAM,
+        SoftwareEvent::CpuClock,
+        &both.map(|hz| SamplePolicy::Frequency(u64::from(hz))),
+    )
+    .map(|()| both.iter().sum())
+    .map_err(|error| Skipped {
         what: WHAT.to_owned(),
-        reason: reason(&error),
+        reason: reason(CLOCK, &error),
     })
 }
 
-fn try_attach(ebpf: &mut Ebpf, seed: u64) -> Result<u32, ProgramError> {
+/// Loads the program for page faults and attaches it on every CPU. Gives the period.
+pub fn attach_faults(ebpf: &mut Ebpf) -> Result<u32, Skipped> {
+    try_attach(
+        ebpf,
+        FAULT_PROGRAM,
+        SoftwareEvent::PageFaults,
+        &[SamplePolicy::Period(u64::from(FAULT_PERIOD))],
+    )
+    .map(|()| FAULT_PERIOD)
+    .map_err(|error| Skipped {
+        what: WHAT_FAULTS.to_owned(),
+        reason: reason(FAULTS, &error),
+    })
+}
+
+/// Page faults that each CPU may send in one window.
+pub fn faults_in_window() -> u64 {
+    (FAULTS_PER_SECOND / WINDOWS_PER_SECOND / cpus()).max(1) as u64
+}
+
+fn cpus() -> usize {
+    online_cpus().map_or(1, |cpus| cpus.len().max(1))
+}
+
+fn try_attach(
+    ebpf: &mut Ebpf,
+    name: &str,
+    event: SoftwareEvent,
+    policies: &[SamplePolicy],
+) -> Result<(), ProgramError> {
     let cpus = online_cpus().map_err(|(_, error)| ProgramError::IOError(error))?;
     let program: &mut PerfEvent = ebpf
-        .program_mut(PROGRAM)
+        .program_mut(name)
         .ok_or(ProgramError::NotLoaded)?
         .try_into()?;
     program.load()?;
-    let both = rates(cpus.len(), seed);
     let mut links = Vec::new();
-    for (cpu, hz) in cpus.into_iter().flat_map(|cpu| both.map(|hz| (cpu, hz))) {
+    for (cpu, policy) in cpus
+        .into_iter()
+        .flat_map(|cpu| policies.iter().map(move |policy| (cpu, *policy)))
+    {
         let link = program.attach(
-            PerfEventConfig::Software(SoftwareEvent::CpuClock),
+            PerfEventConfig::Software(event),
             PerfEventScope::AllProcessesOneCpu { cpu },
-            SamplePolicy::Frequency(u64::from(hz)),
+            policy,
             false,
         );
         match link {
@@ -69,23 +126,27 @@ fn try_attach(ebpf: &mut Ebpf, seed: u64) -> Result<u32, ProgramError> {
             }
         }
     }
-    Ok(both.iter().sum())
+    Ok(())
 }
 
 /// Says what the host refuses, with the cure where there is one.
-fn reason(error: &ProgramError) -> String {
+fn reason(what: &str, error: &ProgramError) -> String {
     match error {
         ProgramError::SyscallError(call) if call.call == "perf_event_open" => {
-            refusal(&call.io_error)
+            refusal(what, &call.io_error)
         }
-        ProgramError::LoadError { io_error, .. } => {
+        ProgramError::LoadError {
+            io_error,
+            verifier_log,
+        } => {
+            tracing::debug!(%verifier_log, "the verifier's log");
             format!("this kernel refuses the program: {io_error}")
         }
         other => other.to_string(),
     }
 }
 
-fn refusal(error: &io::Error) -> String {
+fn refusal(what: &str, error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
             " (kernel.perf_event_paranoid above 2 lets only CAP_SYS_ADMIN through; a container's seccomp profile may \
@@ -97,7 +158,7 @@ fn refusal(error: &io::Error) -> String {
         Some(libc::ENOSYS) => " (a kernel built with CONFIG_PERF_EVENTS=y is needed)",
         _ => "",
     };
-    format!("the CPU clock cannot be opened: {error}{hint}")
+    format!("{what} cannot be opened: {error}{hint}")
 }
 
 #[cfg(test)]
@@ -126,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_its_cure() {
-        let text = |errno| refusal(&io::Error::from_raw_os_error(errno));
+        let text = |errno| refusal(CLOCK, &io::Error::from_raw_os_error(errno));
         assert!(text(libc::EACCES).contains("perf_event_paranoid"));
         assert!(text(libc::EMFILE).contains("ulimit"));
         assert!(!text(libc::EINVAL).contains("paranoid"));

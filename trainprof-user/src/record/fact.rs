@@ -10,6 +10,7 @@ pub use super::{
     pressure::{
         CgroupMemorySample, HostSample, PressureTotals, ProcessSample, QuotaSample, SocketFact,
     },
+    stack::{FaultFact, FaultSamplingFact, FrameFact, PageKind, PagesGone, SourceLine, StackFact},
     touch::{PlaceClass, PlaceFact, SampleFact, SamplingFact, TouchFact},
 };
 use crate::{
@@ -92,6 +93,11 @@ pub enum Record {
     EntriesHidden {
         ns: u64,
     },
+    Frame(FrameFact),
+    Stack(StackFact),
+    FaultSampling(FaultSamplingFact),
+    Fault(FaultFact),
+    PagesGone(PagesGone),
 }
 
 /// The beginning of a watch.

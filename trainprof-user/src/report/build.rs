@@ -7,9 +7,10 @@ use trainprof_common::{loss::Loss, op::Class, thread::WakerKind};
 use super::{
     Shown, gpu,
     io::{self, round},
+    memory::memory,
     model::{
-        Cost, Coverage, Faults, Host, Job, Memory, Missing, ProcessRow, Report, RssBytes, SCHEMA,
-        Shares, StorageBytes, ThreadTime, Trainer, WaitRow, Waker, Workers,
+        Cost, Coverage, Faults, Host, Job, Missing, ProcessRow, Report, RssBytes, SCHEMA, Shares,
+        StorageBytes, ThreadTime, Trainer, WaitRow, Waker, Workers,
     },
     why,
 };
@@ -54,7 +55,7 @@ pub fn report(session: &Session, shown: Shown) -> Report {
         threads: threads(session, shown.top, &roles),
         gpu: gpu::gpu(session, &analysis),
         io: io::io(session, shown),
-        memory: memory(session),
+        memory: memory(session, shown.top),
         blame: why::blame(session, &analysis, shown.top),
         verdict: why::verdict(&analysis),
         findings: why::findings(&analysis),
@@ -408,37 +409,6 @@ fn describe_waker(session: &Session, kind: u8, tid: u32) -> Waker {
         pid,
         tid: (tid != 0).then_some(tid),
         name,
-    }
-}
-
-fn memory(session: &Session) -> Memory {
-    let rss: Vec<_> = session
-        .processes
-        .values()
-        .filter_map(|process| process.rss)
-        .collect();
-    let counters: Vec<_> = session
-        .threads
-        .values()
-        .filter_map(|thread| thread.counters)
-        .collect();
-    Memory {
-        rss_bytes: (!rss.is_empty()).then(|| RssBytes {
-            first: rss.iter().map(|r| r.first).sum(),
-            last: rss.iter().map(|r| r.last).sum(),
-            max: rss.iter().map(|r| r.max).sum(),
-        }),
-        growth_bytes_per_s: None,
-        time_to_limit_s: None,
-        allocs_per_s: None,
-        alloc_bytes_per_s: None,
-        churn_share: None,
-        sites: Vec::new(),
-        faults: (!counters.is_empty()).then(|| Faults {
-            minor: counters.iter().map(|c| c.minor_faults).sum(),
-            major: counters.iter().map(|c| c.major_faults).sum(),
-        }),
-        calls: io::memory_calls(session),
     }
 }
 

@@ -451,6 +451,18 @@ fn other(session: &Session) -> BTreeMap<&'static str, OtherTraffic> {
     out
 }
 
+/// Name of a call that maps or unmaps memory.
+pub fn memory_call(op: Op) -> Option<&'static str> {
+    match op {
+        Op::Mmap => Some("mmap"),
+        Op::Munmap => Some("munmap"),
+        Op::Brk => Some("brk"),
+        Op::Madvise => Some("madvise"),
+        Op::Mremap => Some("mremap"),
+        _ => None,
+    }
+}
+
 /// Calls that map and unmap memory.
 pub fn memory_calls(session: &Session) -> BTreeMap<&'static str, CallRow> {
     let mut out: BTreeMap<&'static str, CallRow> = ["mmap", "munmap", "brk", "madvise", "mremap"]
@@ -458,13 +470,8 @@ pub fn memory_calls(session: &Session) -> BTreeMap<&'static str, CallRow> {
         .map(|name| (name, CallRow::default()))
         .collect();
     for (key, total) in &session.files.ops {
-        let name = match op_of(key) {
-            Op::Mmap => "mmap",
-            Op::Munmap => "munmap",
-            Op::Brk => "brk",
-            Op::Madvise => "madvise",
-            Op::Mremap => "mremap",
-            _ => continue,
+        let Some(name) = memory_call(op_of(key)) else {
+            continue;
         };
         let row = out.entry(name).or_default();
         row.count += total.count;

@@ -2,8 +2,10 @@
 //! seconds.
 
 mod build;
+pub mod gate;
 mod gpu;
 mod io;
+mod memory;
 pub mod model;
 mod text;
 mod why;

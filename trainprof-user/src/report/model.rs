@@ -441,6 +441,120 @@ pub struct Memory {
     pub sites: Vec<()>,
     pub faults: Option<Faults>,
     pub calls: BTreeMap<&'static str, CallRow>,
+    /// Where memory is first touched that is then kept, the largest first; `null` without samples of page faults.
+    pub kept_sites: Option<Vec<KeptSite>>,
+    /// The largest ones.
+    pub processes: Vec<MemoryProcess>,
+    /// Sizes that calls were made with.
+    pub sizes: Vec<SizeRow>,
+    /// Control groups that the job's processes are in, and those above with a limit.
+    pub cgroups: Vec<MemoryCgroup>,
+    pub pressure: Option<MemoryPressure>,
+}
+
+/// A place in the program where memory is first touched that is then kept.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeptSite {
+    /// The innermost function outside allocators and the C library.
+    pub function: Option<String>,
+    pub module: Option<String>,
+    /// File and line, where debugging information tells.
+    pub source: Option<String>,
+    /// The innermost function first.
+    pub stack: Vec<String>,
+    pub kept_bytes_per_s: f64,
+    /// 95 % confidence, from the number of samples: ± this.
+    pub error_bytes_per_s: f64,
+    /// Of all that is kept.
+    pub share: f64,
+    pub samples: usize,
+}
+
+/// Memory of one process over time.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryProcess {
+    pub pid: u32,
+    pub role: &'static str,
+    pub anonymous_bytes: Option<Series>,
+    pub file_bytes: Option<Series>,
+    pub shared_bytes: Option<Series>,
+    pub swap_bytes: Option<Series>,
+    /// Proportional share, as last read.
+    pub pss_bytes: Option<u64>,
+    /// Of anonymous memory, where it grows steadily; 0 where it does not, `null` when too little was seen.
+    pub growth_bytes_per_s: Option<f64>,
+    pub faults: Option<FaultRates>,
+    pub cpu: Option<MemoryCpu>,
+}
+
+/// A size over time, bytes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Series {
+    pub first: u64,
+    pub last: u64,
+    pub max: u64,
+    /// Of the straight line that fits best.
+    pub slope_bytes_per_s: Option<f64>,
+}
+
+/// Page faults of a process a second.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct FaultRates {
+    pub minor_per_s: f64,
+    pub major_per_s: f64,
+    /// Writes to pages that were shared, by samples, and its 95 % confidence.
+    pub copy_on_write_per_s: Option<f64>,
+    pub copy_on_write_error_per_s: Option<f64>,
+    /// On files and shared memory, by samples.
+    pub shared_per_s: Option<f64>,
+    pub samples: u64,
+}
+
+/// What part of a process's CPU time memory takes, from clock samples.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MemoryCpu {
+    pub allocator: CpuShare,
+    pub faults: CpuShare,
+    /// mmap, munmap, brk, madvise, mremap, mprotect.
+    pub calls: CpuShare,
+    pub samples: usize,
+}
+
+/// A share of CPU time (0–1), with its 95 % confidence.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CpuShare {
+    pub share: f64,
+    pub error: f64,
+}
+
+/// Calls of one kind and size.
+#[derive(Clone, Debug, Serialize)]
+pub struct SizeRow {
+    pub pid: u32,
+    pub call: &'static str,
+    /// At least so many bytes, and less than twice as many.
+    pub from_bytes: u64,
+    pub count: u64,
+}
+
+/// Memory of a control group.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryCgroup {
+    pub cgroup: String,
+    pub usage_bytes: RssBytes,
+    /// Its own, or the tightest one above it.
+    pub limit_bytes: Option<u64>,
+    pub anonymous_bytes: Option<u64>,
+    pub file_bytes: Option<u64>,
+    /// During the watch.
+    pub oom_kills: Option<u64>,
+}
+
+/// Time in which some or all runnable threads of the host stalled for memory, seconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MemoryPressure {
+    pub some_s: Option<f64>,
+    pub full_s: Option<f64>,
 }
 
 /// A call that maps or unmaps memory: how often, and the bytes that were asked for.

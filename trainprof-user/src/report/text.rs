@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::model::{FindingRow, ProcessRow, Report, Shares};
+use super::model::{FindingRow, Memory, ProcessRow, Report, Shares};
+use crate::analysis::words::time;
 
 /// Columns that every line fits into.
 const WIDTH: usize = 100;
@@ -276,14 +277,50 @@ fn memory(out: &mut String, report: &Report) -> std::fmt::Result {
             faults.minor, faults.major
         ));
     }
+    if let Some(growth) = memory.growth_bytes_per_s.filter(|growth| *growth > 0.0) {
+        let left = memory
+            .time_to_limit_s
+            .map_or_else(String::new, |s| format!(" ({} left)", time(s)));
+        facts.push(format!("grows by {}/s{left}", bytes(growth)));
+    }
     for (name, row) in memory.calls.iter().filter(|(_, row)| row.count > 0) {
         facts.push(format!("{} {name}", row.count));
     }
     if facts.is_empty() {
         Ok(())
     } else {
-        writeln!(out, "\nmemory: {}", facts.join(", "))
+        writeln!(out, "\nmemory: {}", facts.join(", "))?;
+        kept(out, memory)
     }
+}
+
+/// Where memory is kept: only where it grows.
+fn kept(out: &mut String, memory: &Memory) -> std::fmt::Result {
+    const SITES: usize = 3;
+    const FRAMES: usize = 4;
+    if memory.growth_bytes_per_s.is_none_or(|growth| growth <= 0.0) {
+        return Ok(());
+    }
+    for site in memory.kept_sites.iter().flatten().take(SITES) {
+        writeln!(
+            out,
+            "  kept {:>3.0} %, {}/s: {}",
+            site.share * 100.0,
+            bytes(site.kept_bytes_per_s),
+            site.stack
+                .iter()
+                .skip_while(|frame| {
+                    site.function
+                        .as_ref()
+                        .is_some_and(|function| !frame.starts_with(function.as_str()))
+                })
+                .take(FRAMES)
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(" < ")
+        )?;
+    }
+    Ok(())
 }
 
 fn footer(out: &mut String, report: &Report) -> std::fmt::Result {

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use trainprof_common::hist::{LATENCY_BUCKETS, SIZE_BUCKETS, latency_range};
+use trainprof_common::{
+    hist::{LATENCY_BUCKETS, SIZE_BUCKETS, latency_range},
+    op::Op,
+};
 
 use crate::record::fact::{HistSum, OpSum};
 
@@ -95,6 +98,8 @@ pub struct FileTotals {
     pub ops: BTreeMap<OpKey, OpTotal>,
     /// By device number, operation and class.
     pub histograms: BTreeMap<(u32, u8, u8), Histogram>,
+    /// Sizes of calls on memory, by process and operation.
+    pub memory_sizes: BTreeMap<(u32, u8), [u64; SIZE_BUCKETS]>,
 }
 
 impl FileTotals {
@@ -115,7 +120,22 @@ impl FileTotals {
         self.ops.entry(key).or_default().add(&more);
     }
 
-    pub(super) fn add_histogram(&mut self, hist: &HistSum) {
+    pub(super) fn add_histogram(&mut self, hist: &HistSum, pid: Option<u32>) {
+        let call = matches!(
+            Op::try_from(hist.op),
+            Ok(Op::Mmap | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap)
+        );
+        if let Some(pid) = pid.filter(|_| call) {
+            let known = self
+                .memory_sizes
+                .entry((pid, hist.op))
+                .or_insert([0; SIZE_BUCKETS]);
+            for (bucket, count) in &hist.size {
+                if let Some(slot) = known.get_mut(usize::from(*bucket)) {
+                    *slot += u64::from(*count);
+                }
+            }
+        }
         let known = self
             .histograms
             .entry((hist.dev, hist.op, hist.class))

@@ -8,6 +8,7 @@ pub mod gpu;
 pub mod history;
 pub mod host;
 pub mod kind;
+pub mod memory;
 pub mod roles;
 mod threads;
 mod untimed;
@@ -34,6 +35,7 @@ pub use files::{FileTotals, Histogram, OpKey, OpTotal};
 pub use gpu::GpuSeen;
 pub use history::{History, Segment};
 pub use host::HostSeen;
+pub use memory::{MemorySeen, SeenFault};
 pub use threads::{Thread, ThreadKey, WaitId, WaitTotal};
 use untimed::Untimed;
 
@@ -79,6 +81,7 @@ pub struct Session {
     pub gpu: GpuSeen,
     pub host: HostSeen,
     untimed: Untimed,
+    pub memory: MemorySeen,
     /// Lost facts by [`trainprof_common::loss::Loss`] number.
     pub lost: BTreeMap<u32, u64>,
     pub undecodable: u64,
@@ -125,6 +128,11 @@ impl Session {
             }
             Record::Sampling(_) => {}
             Record::EntriesHidden { ns } => self.untimed.hidden(*ns),
+            Record::Frame(_)
+            | Record::Stack(_)
+            | Record::FaultSampling(_)
+            | Record::Fault(_)
+            | Record::PagesGone(_) => self.memory.apply(record),
             Record::GpuDevice(_)
             | Record::GpuSample(_)
             | Record::GpuProcess(_)
@@ -293,7 +301,8 @@ impl Session {
             self.files.add(op, pid);
         }
         for hist in &interval.hists {
-            self.files.add_histogram(hist);
+            let pid = self.thread(hist.tid).map(|thread| thread.pid);
+            self.files.add_histogram(hist, pid);
         }
     }
 

@@ -8,7 +8,12 @@ use std::{
     time::Duration,
 };
 
-use trainprof_common::{loss::Loss, op::Class, thread::ThreadState};
+use trainprof_common::{
+    event::{FAULT_IN_KERNEL, FAULT_WRITE_TO_SHARED},
+    loss::Loss,
+    op::Class,
+    thread::ThreadState,
+};
 
 use super::{
     convert::{
@@ -20,9 +25,11 @@ use super::{
     memo::Memo,
     outsiders::{Outsiders, WORTH_NAMING_NS},
     own,
+    pages::{self, Pages},
     places::Places,
     pressure::Pressure,
     scan::{self, ScanError, TargetError},
+    stacks::{Raw, Stacks},
     throttle::{Bounds, Throttle},
 };
 use crate::{
@@ -33,8 +40,8 @@ use crate::{
     record::{
         Record,
         fact::{
-            CostSample, Counters, Interval, ObjectFact, OpenThread, ProcessSeen, SamplingFact,
-            Start, Stop, StopReason, ThreadSeen,
+            CostSample, Counters, FaultFact, FaultSamplingFact, Interval, ObjectFact, OpenThread,
+            ProcessSeen, SamplingFact, Start, Stop, StopReason, ThreadSeen,
         },
     },
     time::KtimeNs,
@@ -82,6 +89,10 @@ pub struct Live {
     outsiders: Outsiders,
     pressure: Pressure,
     places: Places,
+    stacks: Stacks,
+    pages: Pages,
+    /// Sampled page faults so far.
+    faults: u32,
     out: Vec<Record>,
     /// Process of every live thread that is followed.
     alive: BTreeMap<u32, u32>,
@@ -142,6 +153,9 @@ impl Live {
             outsiders: Outsiders::default(),
             pressure: Pressure::default(),
             places: Places::default(),
+            stacks: Stacks::default(),
+            pages: Pages::default(),
+            faults: 0,
             out: Vec::new(),
             alive: BTreeMap::new(),
             members: BTreeSet::new(),
@@ -179,6 +193,12 @@ impl Live {
         }
         if let Some(hz) = live.probes.sampling_hz {
             live.out.push(Record::Sampling(SamplingFact { hz }));
+        }
+        if let Some(period) = live.probes.fault_period {
+            live.out.push(Record::FaultSampling(FaultSamplingFact {
+                period,
+                page_bytes: pages::page_bytes() as u32,
+            }));
         }
         let mut seen = BTreeSet::new();
         for thread in added {
@@ -246,6 +266,8 @@ impl Live {
         }
         self.pressure.resolve_sockets(&mut self.out);
         self.places.settle(PLACE_PATIENCE, &mut self.out);
+        self.stacks
+            .settle(Duration::ZERO, &mut self.places, &mut self.out);
     }
 
     /// Has fewer single events sent when too many arrive.
@@ -344,6 +366,7 @@ impl Live {
             }
             Event::Exec(exec) => {
                 self.places.executed(exec.tgid);
+                self.pages.executed(exec.tgid);
                 let at = KtimeNs(exec.at);
                 let name = event::name(&exec.comm);
                 if exec.old_tid != exec.tgid {
@@ -372,7 +395,40 @@ impl Live {
                 });
             }
             Event::Sample(sample) => self.places.add(sample, &mut self.out),
+            Event::Fault(fault) => self.fault(fault),
         }
+    }
+
+    /// Records a sampled page fault once its stack is known.
+    fn fault(&mut self, fault: event::Fault) {
+        self.faults += 1;
+        let (number, at) = (self.faults, KtimeNs(fault.at));
+        let copied = fault.what & FAULT_WRITE_TO_SHARED != 0;
+        let kind = self
+            .pages
+            .add(number, fault.tgid, fault.address, copied, at);
+        let fact = FaultFact {
+            number,
+            at,
+            tid: fault.tid,
+            pid: fault.tgid,
+            faults: fault
+                .weight
+                .saturating_mul(self.probes.fault_period.unwrap_or(1)),
+            kind,
+            in_kernel: fault.what & FAULT_IN_KERNEL != 0,
+            stack: 0,
+        };
+        let stack = fault.stack;
+        let raw = Raw::Memory {
+            ip: stack.ip,
+            sp: stack.sp,
+            bp: stack.bp,
+            data: stack.data,
+        };
+        let then = Box::new(move |stack| Record::Fault(FaultFact { stack, ..fact }));
+        self.stacks
+            .add(&mut self.places, fault.tgid, raw, then, &mut self.out);
     }
 
     fn process(&mut self, at: KtimeNs, pid: u32, parent: Option<u32>, name: Option<String>) {
@@ -469,6 +525,8 @@ impl Live {
             self.out.push(Record::EntriesHidden { ns: hidden });
         }
         self.out.push(Record::Interval(interval));
+        let alive = self.alive.values().copied().collect();
+        self.pages.look_again(own::now(), &alive, &mut self.out);
         self.memory(to);
         Ok(())
     }
@@ -628,6 +686,8 @@ impl Live {
     /// Ends the watch: `at` is the time of the last [`Self::switch_over`], whose aggregates were collected.
     pub fn stop(&mut self, at: KtimeNs, reason: StopReason) -> Result<(), SourceError> {
         self.places.finish(LAST_PATIENCE, &mut self.out);
+        self.stacks
+            .finish(LAST_PATIENCE, &mut self.places, &mut self.out);
         self.pressure
             .last(own::now(), &self.resident(), &mut self.out);
         self.cost();

@@ -7,9 +7,11 @@ mod live;
 mod memo;
 mod outsiders;
 pub mod own;
+mod pages;
 mod places;
 mod pressure;
 pub mod scan;
+mod stacks;
 mod throttle;
 
 pub use live::{Live, SourceError, Watch};

@@ -4,16 +4,16 @@
 //! look-ups. The rest wait until the worker has read the module's table, for [`PATIENCE`] at most; then only the module
 //! is known.
 
-mod class;
+pub(super) mod class;
 mod elf;
 mod maps;
-mod symbols;
+pub(super) mod symbols;
 mod worker;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -53,18 +53,19 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// Part of a process's address space that code is in.
 #[derive(Clone, Copy, Debug)]
-struct Mapping {
-    start: u64,
-    end: u64,
-    offset: u64,
+pub(super) struct Mapping {
+    pub start: u64,
+    pub end: u64,
+    /// Offset in the module's file that `start` shows.
+    pub offset: u64,
     /// Index of a module.
-    module: u32,
+    pub module: u32,
 }
 
 /// What is known of a process's address space. Forked children share it until they execute a program.
 #[derive(Clone)]
 struct Process {
-    mappings: Rc<[Mapping]>,
+    mappings: Arc<[Mapping]>,
     read_at: Option<Instant>,
     pause: Duration,
 }
@@ -72,7 +73,7 @@ struct Process {
 impl Default for Process {
     fn default() -> Self {
         Self {
-            mappings: Rc::new([]),
+            mappings: Arc::new([]),
             read_at: None,
             pause: REREAD,
         }
@@ -210,6 +211,46 @@ impl Places {
         }
     }
 
+    /// The executable mappings of a process; read again when `ip` is in none that is known.
+    pub(super) fn space(&mut self, pid: u32, ip: u64) -> Arc<[Mapping]> {
+        self.locate(pid, ip, Instant::now());
+        self.processes
+            .get(&pid)
+            .map_or_else(|| Arc::new([]) as Arc<[Mapping]>, |p| p.mappings.clone())
+    }
+
+    /// A process has code in mappings that are not known: they are read again when next asked for.
+    pub(super) fn stale(&mut self, pid: u32) {
+        if let Some(process) = self.processes.get_mut(&pid)
+            && process
+                .read_at
+                .is_none_or(|at| Instant::now().duration_since(at) >= process.pause)
+        {
+            process.mappings = Arc::new([]);
+        }
+    }
+
+    /// Modules from a number on: number, name, and the file as a process sees it. Modules without a readable file
+    /// have an empty path.
+    pub(super) fn modules_from(&self, first: usize) -> impl Iterator<Item = (u32, Module)> {
+        self.modules
+            .iter()
+            .enumerate()
+            .skip(first)
+            .map(|(number, module)| {
+                let readable = module.key.path.starts_with('/') && !module.key.deleted;
+                (
+                    number as u32,
+                    Module {
+                        path: PathBuf::from(if readable { &module.key.path } else { "" }),
+                        name: module.name.clone().unwrap_or_default(),
+                        device: module.key.device,
+                        inode: module.key.inode,
+                    },
+                )
+            })
+    }
+
     /// Module and file offset of an address. Reads the process's mappings when it is not in those known.
     fn locate(&mut self, pid: u32, ip: u64, now: Instant) -> Option<(u32, u64)> {
         let process = self.processes.entry(pid).or_default();
@@ -223,7 +264,7 @@ impl Places {
             return None;
         }
         let text = read_text(&PathBuf::from(format!("/proc/{pid}/maps")), MAPS_LIMIT).ok();
-        let mappings: Rc<[Mapping]> = text
+        let mappings: Arc<[Mapping]> = text
             .iter()
             .flat_map(|text| maps::decode(text))
             .filter_map(|line| self.mapping(&line))
@@ -393,7 +434,7 @@ impl Places {
     }
 }
 
-fn look_up(mappings: &[Mapping], ip: u64) -> Option<(u32, u64)> {
+pub(super) fn look_up(mappings: &[Mapping], ip: u64) -> Option<(u32, u64)> {
     let after = mappings.partition_point(|mapping| mapping.start <= ip);
     let mapping = mappings.get(after.checked_sub(1)?)?;
     (ip < mapping.end).then(|| (mapping.module, ip - mapping.start + mapping.offset))

@@ -1,57 +1,201 @@
 //! Allocator, page-fault and mmap/munmap work.
 
+use serde_json::json;
 use trainprof_common::op::{Class, Op};
 
-use super::{Answer, Look, look::rounded};
-use crate::analysis::{Kind, running::split, words};
+use super::{Answer, Look, look::rounded, memory_growth};
+use crate::{
+    analysis::{
+        Kind,
+        memory::{churn_sites, name},
+        running::{Split, split},
+        words,
+    },
+    session::Session,
+};
 
 const KIND: Kind = Kind::AllocationChurn;
+/// Call sites that are told.
+const SITES: usize = 5;
+/// Fewer samples than this do not name a site.
+const MIN_SAMPLES: usize = 8;
+/// Calls a second that map memory, from which on they are what brings the faults.
+const MANY_CALLS: f64 = 20.0;
+/// Share of the faults' time above which pages themselves are the cost, not the calls.
+const FAULTS_ALONE: f64 = 0.8;
+
+/// Calls on memory of the whole job.
+#[derive(Default)]
+struct Calls {
+    count: u64,
+    bytes: u64,
+    maps: u64,
+    mapped_bytes: u64,
+    brks: u64,
+}
+
+impl Calls {
+    fn of(session: &Session) -> Self {
+        let mut calls = Self::default();
+        for (key, total) in &session.files.ops {
+            if key.class != Class::Memory as u8 {
+                continue;
+            }
+            match Op::try_from(key.op) {
+                Ok(Op::Mmap) => {
+                    calls.maps += total.count;
+                    calls.mapped_bytes += total.bytes;
+                }
+                Ok(Op::Brk) => calls.brks += total.count,
+                Ok(Op::Munmap | Op::Madvise | Op::Mremap) => {}
+                _ => continue,
+            }
+            calls.count += total.count;
+            calls.bytes += total.bytes;
+        }
+        calls
+    }
+}
+
+/// Calls a second that allocate pinned memory of the host.
+fn pinned_per_s(session: &Session) -> f64 {
+    let pins = |function: u32| {
+        session
+            .gpu
+            .functions
+            .get(&function)
+            .is_some_and(|(_, name)| {
+                name.contains("HostAlloc")
+                    || name.contains("MallocHost")
+                    || name.contains("MemAllocHost")
+            })
+    };
+    let calls = session
+        .history
+        .segments()
+        .flat_map(|segment| &segment.calls)
+        .filter(|call| pins(call.function))
+        .count();
+    calls as f64 / session.duration_s().max(1e-9)
+}
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
         let duration = look.session.duration_s().max(1e-9);
-        let mut calls = 0;
-        let mut bytes = 0;
-        for (key, total) in &look.session.files.ops {
-            let memory = matches!(
-                Op::try_from(key.op),
-                Ok(Op::Mmap | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap)
-            );
-            if memory && key.class == Class::Memory as u8 {
-                calls += total.count;
-                bytes += total.bytes;
-            }
-        }
+        let calls = Calls::of(look.session);
         let doers = look.top(KIND, |share| Some(share.detail.tid));
-        let split = doers
-            .first()
-            .map(|(tid, _)| split(look.facts, *tid, &[]))
+        let doer = doers.first().map(|(tid, _)| *tid);
+        let split = doer
+            .map(|tid| split(look.facts, tid, &[]))
             .unwrap_or_default();
-        evidence.insert("memory_calls_per_s", rounded(calls as f64 / duration));
-        evidence.insert("memory_call_bytes_per_s", rounded(bytes as f64 / duration));
+        let sites: Vec<_> = doer
+            .and_then(|tid| look.session.thread(tid))
+            .map(|thread| churn_sites(look.session, thread.pid))
+            .unwrap_or_default()
+            .into_iter()
+            .filter(|site| site.samples >= MIN_SAMPLES)
+            .take(SITES)
+            .collect();
+        let pinned = pinned_per_s(look.session);
+        evidence.insert("memory_calls_per_s", rounded(calls.count as f64 / duration));
+        evidence.insert("memory_call_bytes_per_s", rounded(calls.bytes as f64 / duration));
+        evidence.insert(
+            "mean_mmap_bytes",
+            match calls.maps {
+                0 => json!(null),
+                maps => rounded(calls.mapped_bytes as f64 / maps as f64),
+            },
+        );
+        evidence.insert("pinned_allocations_per_s", rounded(pinned));
         evidence.insert("allocator_share_of_cpu", rounded(split.allocator));
         evidence.insert("fault_share_of_cpu", rounded(split.fault));
         evidence.insert("memory_calls_share_of_cpu", rounded(split.memory_calls));
+        evidence.insert(
+            "sites",
+            sites
+                .iter()
+                .map(|site| {
+                    let mut row = memory_growth::site(site);
+                    if let Some(row) = row.as_object_mut() {
+                        // What is given back is touched, not kept.
+                        if let Some(bytes) = row.remove("kept_bytes_per_s") {
+                            row.insert("touched_bytes_per_s".to_owned(), bytes);
+                        }
+                    }
+                    row
+                })
+                .collect(),
+        );
         let mapped = split.fault + split.memory_calls > split.allocator;
+        let place = sites.first().map_or_else(String::new, |site| {
+            format!(
+                "; {} of the pages that are given back are first touched in {}",
+                words::percent(site.share),
+                name(&site.frame)
+            )
+        });
         let summary = format!(
-            "{} in {}: {} of its CPU time in page faults, {} in mmap and munmap, {} in the allocator",
+            "{} in {}: {} of its CPU time in page faults, {} in mmap and munmap, {} in the allocator{place}",
             if look.who(KIND) == "the trainer itself" { "the trainer's time goes" } else { "the producers' time goes" },
             if mapped { "taking memory from the kernel and giving it back" } else { "allocating and freeing" },
             words::percent(split.fault),
             words::percent(split.memory_calls),
             words::percent(split.allocator),
         );
-        let advice = if mapped {
-            format!(
-                "reuse buffers, or keep freed memory in the process (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised, or jemalloc); without this {}",
-                look.effect(KIND)
-            )
-        } else {
-            format!(
-                "reuse buffers and make fewer temporaries, or use jemalloc or tcmalloc; without this {}",
-                look.effect(KIND)
-            )
-        };
+        let advice = format!(
+            "{}; without this {}",
+            advice(&split, &calls, pinned, duration),
+            look.effect(KIND)
+        );
         (summary, advice)
     })
+}
+
+/// What helps against the mechanism that takes most of the time.
+fn advice(split: &Split, calls: &Calls, pinned_per_s: f64, duration: f64) -> &'static str {
+    let faults = split.fault + split.memory_calls;
+    let given_back = (calls.maps + calls.brks) as f64 / duration >= MANY_CALLS;
+    if pinned_per_s >= 1.0 {
+        "keep pinned buffers and use them again (a pool, or the loader's pin_memory with few workers) instead of allocating them for each batch"
+    } else if split.allocator >= faults {
+        "reuse buffers and make fewer temporaries (out= arguments, in-place operations), or use jemalloc or tcmalloc"
+    } else if given_back && calls.brks > calls.maps {
+        "reuse buffers, or keep freed memory in the process: MALLOC_TRIM_THRESHOLD_ and MALLOC_TOP_PAD_ raised, or jemalloc"
+    } else if given_back {
+        "reuse buffers, or keep freed memory in the process (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised, or jemalloc)"
+    } else if split.fault >= FAULTS_ALONE * faults {
+        "reuse buffers; where large ones must be new each time, huge pages take 512 times fewer faults (GLIBC_TUNABLES=glibc.malloc.hugetlb=1, or transparent_hugepage=always)"
+    } else {
+        "reuse buffers, or keep freed memory in the process (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised, or jemalloc)"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_fits_the_mechanism() {
+        let split = |fault: f64, memory_calls: f64, allocator: f64| Split {
+            fault,
+            memory_calls,
+            allocator,
+            ..Split::default()
+        };
+        let calls = |maps: u64, brks: u64| Calls {
+            maps,
+            brks,
+            ..Calls::default()
+        };
+        for (split, calls, pinned, word) in [
+            (split(0.1, 0.1, 0.5), calls(900, 0), 0.0, "temporaries"),
+            (split(0.4, 0.1, 0.1), calls(900, 0), 0.0, "MMAP_THRESHOLD"),
+            (split(0.4, 0.1, 0.1), calls(9, 900), 0.0, "TOP_PAD"),
+            (split(0.5, 0.01, 0.1), calls(9, 0), 0.0, "huge pages"),
+            (split(0.4, 0.1, 0.1), calls(900, 0), 9.0, "pinned"),
+        ] {
+            let said = advice(&split, &calls, pinned, 10.0);
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    }
 }

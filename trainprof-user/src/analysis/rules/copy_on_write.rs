@@ -1,72 +1,56 @@
 //! Forked workers that copy the trainer's memory page by page, because reference counts are written.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
-use super::{Answer, Finding, Look, growth::steady_growth, look::rounded};
-use crate::analysis::words;
+use super::{
+    Answer, Finding, Look,
+    look::rounded,
+    memory_growth::{role, site},
+};
+use crate::{
+    analysis::{memory, words},
+    record::fact::PageKind,
+};
 
-/// Slower growth than this (bytes a second, all workers) does not matter.
+/// Slower growth than this (bytes a second, all processes) does not matter.
 const MIN_SLOPE: f64 = 512.0 * 1024.0;
+/// Call sites that are told.
+const SITES: usize = 5;
 
 pub(super) fn rule(look: &Look) -> Answer {
-    let Some(start) = &look.session.start else {
-        return Answer::NotEnough("the watch has no beginning");
+    let Some(growers) = memory::growers(look.session) else {
+        return Answer::NotEnough("memory was seen for less than ten seconds");
     };
-    let workers = &look.trainer.cast.workers;
-    let mut growing = Vec::new();
-    let mut enough = false;
-    for pid in workers {
-        let Some(series) = look.session.host.processes.get(pid) else {
-            continue;
-        };
-        enough |= series.len() >= 10;
-        // What becomes private without any new memory being asked for was shared with the parent.
-        let asked: u64 = look
-            .session
-            .files
-            .ops
-            .iter()
-            .filter(|(key, _)| {
-                key.pid == Some(*pid)
-                    && matches!(
-                        trainprof_common::op::Op::try_from(key.op),
-                        Ok(trainprof_common::op::Op::Mmap | trainprof_common::op::Op::Brk)
-                    )
-                    && key.class == trainprof_common::op::Class::Memory as u8
-            })
-            .map(|(_, total)| total.bytes)
-            .sum();
-        let points: Vec<(f64, f64)> = series
-            .iter()
-            .map(|s| (s.at.seconds_since(start.at), s.anon_bytes as f64))
-            .collect();
-        if let Some(growth) = steady_growth(&points) {
-            let grown = growth.slope * look.session.duration_s();
-            if (asked as f64) < 0.5 * grown {
-                growing.push((*pid, growth.slope));
-            }
-        }
+    let copying: Vec<_> = growers.into_iter().filter(|g| g.copied).collect();
+    let slope: f64 = copying.iter().map(|grower| grower.growth.slope).sum();
+    if slope < MIN_SLOPE {
+        return Answer::Clear;
     }
-    let slope: f64 = growing.iter().map(|(_, slope)| slope).sum();
-    if growing.is_empty() || slope < MIN_SLOPE {
-        return if enough {
-            Answer::Clear
-        } else {
-            Answer::NotEnough("no workers, or seen for less than ten seconds")
-        };
-    }
+    let pids: BTreeSet<u32> = copying.iter().map(|grower| grower.pid).collect();
+    let sites = memory::kept_sites(look.session, Some(&pids), &[PageKind::CopyOnWrite]);
+    let workers = pids.iter().all(|pid| role(look, *pid) == "worker");
     Answer::Found(Finding {
         kind: "copy-on-write",
         share: None,
         evidence: [
-            ("workers", json!(growing.iter().map(|(pid, _)| pid).collect::<Vec<_>>())),
+            ("workers", json!(pids)),
             ("bytes_per_s", rounded(slope)),
+            ("sites", sites.iter().take(SITES).map(site).collect()),
         ]
         .into(),
         summary: format!(
-            "{} workers make {} a second of the trainer's memory their own, without asking for any",
-            growing.len(),
-            words::bytes(slope)
+            "{} {} {} a second of {} memory their own, by writing to it",
+            pids.len(),
+            match (workers, pids.len()) {
+                (true, 1) => "worker makes",
+                (true, _) => "workers make",
+                (false, 1) => "forked process makes",
+                (false, _) => "forked processes make",
+            },
+            words::bytes(slope),
+            if workers { "the trainer's" } else { "their parent's" },
         ),
         advice: "keep the data set's index in numpy arrays or Arrow tables instead of Python lists and dicts: reading a Python object writes its reference count, which copies the page".to_owned(),
     })

@@ -2,11 +2,13 @@
 
 use serde_json::json;
 
-use super::{Answer, Finding, Look, growth::steady_growth, look::rounded};
+use super::{Answer, Finding, Look, growth::steady_growth, look::rounded, memory_growth::role};
 use crate::{analysis::words, record::fact::GpuMetric};
 
 /// Slower growth than this (bytes a second) takes days to matter.
 const MIN_SLOPE: f64 = 256.0 * 1024.0;
+/// Growth is the job's when its processes have at least this share of it.
+const OWN: f64 = 0.5;
 
 pub(super) fn rule(look: &Look) -> Answer {
     let gpu = &look.session.gpu;
@@ -32,6 +34,36 @@ pub(super) fn rule(look: &Look) -> Answer {
         let Some(growth) = steady_growth(&points).filter(|growth| growth.slope >= MIN_SLOPE) else {
             continue;
         };
+        // Which process it is, as far as the driver tells of each.
+        let mut grown: Vec<(u32, f64)> = gpu
+            .processes
+            .iter()
+            .filter(|((of, _), _)| *of == device.device)
+            .filter_map(|((_, pid), seen)| {
+                let (first, last) = (seen.first.memory_bytes?, seen.last.memory_bytes?);
+                Some((*pid, last as f64 - first as f64))
+            })
+            .collect();
+        grown.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let total: f64 = grown.iter().map(|(_, bytes)| bytes.max(0.0)).sum();
+        let of_job = |pid: &u32| look.session.processes.contains_key(pid);
+        let by_job: f64 = grown
+            .iter()
+            .filter(|(pid, _)| of_job(pid))
+            .map(|(_, bytes)| bytes.max(0.0))
+            .sum();
+        if total > 0.0 && by_job < OWN * total {
+            continue;
+        }
+        let pid = grown
+            .iter()
+            .find(|(pid, bytes)| of_job(pid) && *bytes > 0.0)
+            .map(|(pid, _)| *pid);
+        let whose = pid.map_or_else(String::new, |pid| {
+            format!(" of the {} (process {pid})", role(look, pid))
+        });
+        let per_step = look.step_ms().map(|ms| growth.slope * ms / 1e3);
+        let step = per_step.map_or_else(String::new, |n| format!(", {} a step", words::bytes(n)));
         let left = device
             .memory_total_bytes
             .map(|total| (total as f64 - growth.last).max(0.0) / growth.slope);
@@ -46,12 +78,15 @@ pub(super) fn rule(look: &Look) -> Answer {
                 ("bytes_per_s", rounded(growth.slope)),
                 ("margin_bytes_per_s", rounded(growth.margin)),
                 ("time_to_limit_s", left.map_or(json!(null), rounded)),
+                ("bytes_per_step", per_step.map_or(json!(null), rounded)),
+                ("pid", json!(pid)),
             ]
             .into(),
             summary: format!(
-                "memory in use on GPU {} grows by {} a second{until}",
+                "memory in use{whose} on GPU {} grows by {} a second (± {}){step}{until}",
                 device.index,
-                words::bytes(growth.slope)
+                words::bytes(growth.slope),
+                words::bytes(growth.margin)
             ),
             advice: "look for tensors that are kept from step to step, with their graph: losses that are summed, outputs in lists".to_owned(),
         });

@@ -1,4 +1,4 @@
-//! Whether a series grows steadily: not a step, not a curve that levels off.
+//! Whether a series grows steadily: not a step, not a curve that levels off, not a saw.
 
 /// A straight line through a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,8 +14,13 @@ pub struct Growth {
 const MIN_POINTS: usize = 8;
 /// Seconds that make a line.
 const MIN_SECONDS: f64 = 8.0;
-/// The later half must still grow at this share of the whole's pace, and so must the last third.
+/// The later half, and the last third, must still grow at this share of the whole's pace.
 const STEADY: f64 = 0.6;
+/// The later half must grow at this share of the earlier half's pace: what fills up slows down.
+const NOT_FILLING: f64 = 0.7;
+/// What is never given back again must grow in the earlier half already, at this share of the whole's pace: a saw's
+/// last tooth alone says nothing.
+const FLOOR: f64 = 0.4;
 
 /// The growth of (seconds, value) points; `None` when there are too few, or when it does not grow steadily.
 pub fn steady_growth(points: &[(f64, f64)]) -> Option<Growth> {
@@ -25,18 +30,39 @@ pub fn steady_growth(points: &[(f64, f64)]) -> Option<Growth> {
     if points.len() < MIN_POINTS || points[points.len() - 1].0 - points[0].0 < MIN_SECONDS {
         return None;
     }
+    let middle = points.len() / 2;
     let whole = line(points)?;
-    let half = line(&points[points.len() / 2..])?;
+    let early = line(&points[..middle + 1])?;
+    let half = line(&points[middle..])?;
     let third = line(&points[points.len() * 2 / 3..])?;
+    let floor = floor(points);
+    let floor_early = line(&floor[..middle + 1])?;
     let steady = whole.slope > 0.0
         && whole.slope > whole.margin
         && half.slope >= STEADY * whole.slope
-        && third.slope >= STEADY * whole.slope;
+        && third.slope >= STEADY * whole.slope
+        && half.slope >= NOT_FILLING * early.slope
+        && floor_early.slope >= FLOOR * whole.slope;
     steady.then_some(whole)
 }
 
+/// At each point the least value from there on: what was not given back.
+fn floor(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let mut least = f64::INFINITY;
+    let mut out: Vec<(f64, f64)> = points
+        .iter()
+        .rev()
+        .map(|(t, value)| {
+            least = least.min(*value);
+            (*t, least)
+        })
+        .collect();
+    out.reverse();
+    out
+}
+
 /// Least squares, with an error that reckons with points that hang together.
-fn line(points: &[(f64, f64)]) -> Option<Growth> {
+pub fn line(points: &[(f64, f64)]) -> Option<Growth> {
     let n = points.len() as f64;
     if points.len() < 3 {
         return None;
@@ -79,6 +105,9 @@ mod tests {
         let wobble = |t: f64| (t * 1.7).sin() * 2.0;
         let leak = steady_growth(&series(|t| 100.0 + 3.0 * t + wobble(t))).expect("a leak");
         assert!((leak.slope - 3.0).abs() < 0.2, "{leak:?}");
+        let collected = steady_growth(&series(|t| 100.0 + 3.0 * t + (t % 7.0) * 2.0));
+        let slope = collected.expect("a leak below a saw").slope;
+        assert!((slope - 3.0).abs() < 0.3, "{slope}");
         for (name, values) in [
             (
                 "levels off",
@@ -90,6 +119,12 @@ mod tests {
                 series(|t| if t < 30.0 { 100.0 } else { 200.0 }),
             ),
             ("saw", series(|t| 100.0 + (t % 20.0) * 3.0)),
+            // Three quarters of the watch are one tooth.
+            ("last tooth", series(|t| 100.0 + ((t + 5.0) % 25.0) * 3.0)),
+            (
+                "fills slowly",
+                series(|t| 100.0 + 100.0 * (1.0 - (-t / 50.0).exp())),
+            ),
             ("falls", series(|t| 300.0 - t)),
         ] {
             assert_eq!(steady_growth(&values), None, "{name}");

@@ -1,56 +1,61 @@
 //! Memory that is allocated and kept, step after step.
 
-use serde_json::json;
+use std::collections::BTreeSet;
 
-use super::{Answer, Finding, Look, growth::steady_growth, look::rounded};
-use crate::analysis::words;
+use serde_json::{Value, json};
 
-/// Slower growth than this (bytes a second) takes days to matter.
-const MIN_SLOPE: f64 = 64.0 * 1024.0;
+use super::{Answer, Finding, Look, look::rounded};
+use crate::{
+    analysis::{
+        memory::{self, Grower, Site, Which},
+        words,
+    },
+    record::fact::PageKind,
+};
+
+/// Call sites that are told.
+const SITES: usize = 5;
+/// Fewer samples than this do not name a site.
+const MIN_SAMPLES: usize = 8;
 
 pub(super) fn rule(look: &Look) -> Answer {
     let session = look.session;
-    let Some(start) = &session.start else {
-        return Answer::NotEnough("the watch has no beginning");
+    let Some(growers) = memory::growers(session) else {
+        return Answer::NotEnough("memory was seen for less than ten seconds");
     };
-    let mut worst: Option<(u32, super::growth::Growth, &'static str)> = None;
-    let mut enough = false;
-    for (pid, series) in &session.host.processes {
-        enough |= series.len() >= 10;
-        for (what, of) in [
-            (
-                "anonymous",
-                (|s| s.anon_bytes + s.swap_bytes) as fn(&crate::record::fact::ProcessSample) -> u64,
-            ),
-            ("shared", |s| s.shmem_bytes),
-        ] {
-            let points: Vec<(f64, f64)> = series
-                .iter()
-                .map(|s| (s.at.seconds_since(start.at), of(s) as f64))
-                .collect();
-            if let Some(growth) = steady_growth(&points)
-                && growth.slope >= MIN_SLOPE
-                && growth.slope * session.duration_s() >= 0.01 * rss(series)
-                && worst.is_none_or(|(_, w, _)| growth.slope > w.slope)
-            {
-                worst = Some((*pid, growth, what));
-            }
-        }
-    }
-    let Some((pid, growth, what)) = worst else {
-        return if enough {
-            Answer::Clear
-        } else {
-            Answer::NotEnough("memory was seen for less than ten seconds")
-        };
+    let leaks: Vec<Grower> = growers.iter().filter(|g| !g.copied).copied().collect();
+    let Some(worst) = leaks.first() else {
+        return Answer::Clear;
     };
-    let left = time_to_limit(look, growth.slope);
+    let growth = worst.growth;
+    let kind = match worst.which {
+        Which::Anonymous => PageKind::Anonymous,
+        Which::Shared => PageKind::Shared,
+    };
+    let pids: BTreeSet<u32> = leaks
+        .iter()
+        .filter(|grower| grower.which == worst.which)
+        .map(|grower| grower.pid)
+        .collect();
+    let sites: Vec<Site> = memory::kept_sites(session, Some(&pids), &[kind])
+        .into_iter()
+        .filter(|site| site.samples >= MIN_SAMPLES)
+        .take(SITES)
+        .collect();
+    // Everything that grows fills the same room.
+    let total = memory::growth_bytes_per_s(&growers);
+    let room = memory::room(session);
+    let left = memory::time_to_limit(session, total);
     let per_step = look.step_ms().map(|ms| growth.slope * ms / 1e3);
+    let role = role(look, worst.pid);
     let mut evidence: super::Evidence = [
-        ("pid", json!(pid)),
-        ("memory", json!(what)),
+        ("pid", json!(worst.pid)),
+        ("role", json!(role)),
+        ("memory", json!(worst.which.name())),
         ("bytes_per_s", rounded(growth.slope)),
         ("margin_bytes_per_s", rounded(growth.margin)),
+        ("processes", processes(look, &leaks)),
+        ("sites", sites.iter().map(site).collect()),
     ]
     .into();
     if let Some(per_step) = per_step {
@@ -59,59 +64,82 @@ pub(super) fn rule(look: &Look) -> Answer {
     if let Some(left) = left {
         evidence.insert("time_to_limit_s", rounded(left));
     }
-    let role = session
+    if let Some(room) = &room {
+        evidence.insert("limit_of", json!(room.cgroup.as_deref().unwrap_or("host")));
+        evidence.insert("room_bytes", rounded(room.bytes));
+    }
+    let name = session
         .processes
-        .get(&pid)
+        .get(&worst.pid)
         .map(|process| process.name.clone())
         .unwrap_or_default();
+    let others = match leaks.iter().map(|g| g.pid).collect::<BTreeSet<_>>().len() {
+        0 | 1 => String::new(),
+        2 => ", and another process likewise".to_owned(),
+        n => format!(", and {} other processes likewise", n - 1),
+    };
     let step = per_step.map_or_else(String::new, |n| format!(", {} a step", words::bytes(n)));
     let until = left.map_or_else(String::new, |s| {
-        format!("; its limit is reached in {}", words::time(s))
+        let whose = match room.as_ref().and_then(|room| room.cgroup.as_deref()) {
+            Some(group) => format!("the limit of control group {group}"),
+            None => "the end of the host's memory".to_owned(),
+        };
+        format!("; {whose} is reached in {}", words::time(s))
+    });
+    let kept = sites.first().map_or_else(String::new, |first| {
+        format!(
+            "; {} of what is kept is first touched in {}",
+            words::percent(first.share),
+            memory::name(&first.frame)
+        )
     });
     Answer::Found(Finding {
         kind: "memory-growth",
         share: None,
         evidence,
         summary: format!(
-            "process {pid} ({role}) keeps {} of {what} memory a second (± {}){step}{until}",
+            "the {role} (process {}, {name}) keeps {} of {} memory a second (± {}){step}{others}{kept}{until}",
+            worst.pid,
             words::bytes(growth.slope),
+            worst.which.name(),
             words::bytes(growth.margin)
         ),
         advice: "look for what is kept from step to step: losses or outputs held with their graph (use .item() or .detach()), lists that grow, caches without a bound".to_owned(),
     })
 }
 
-/// What the process holds in memory, bytes.
-fn rss(series: &[crate::record::fact::ProcessSample]) -> f64 {
-    series.last().map_or(0.0, |s| {
-        (s.anon_bytes + s.shmem_bytes + s.file_bytes) as f64
-    })
+/// The part that a process plays.
+pub(super) fn role(look: &Look, pid: u32) -> &'static str {
+    look.trainer
+        .cast
+        .roles
+        .get(&pid)
+        .map_or("helper", |role| role.name())
 }
 
-/// Seconds until the tightest limit is reached at this pace: the cgroup's, or what the host has left.
-pub fn time_to_limit(look: &Look, slope: f64) -> Option<f64> {
-    let group = look
-        .session
-        .host
-        .memory
-        .values()
-        .filter_map(|series| {
-            let last = series.last()?;
-            let limit = last.limit_bytes?;
-            // Page cache gives way.
-            let used = last
-                .usage_bytes
-                .saturating_sub(last.file_bytes.unwrap_or(0));
-            Some(limit.saturating_sub(used) as f64)
+fn processes(look: &Look, growers: &[Grower]) -> Value {
+    growers
+        .iter()
+        .take(2 * SITES)
+        .map(|grower| {
+            json!({
+                "pid": grower.pid,
+                "role": role(look, grower.pid),
+                "memory": grower.which.name(),
+                "bytes_per_s": rounded(grower.growth.slope),
+                "margin_bytes_per_s": rounded(grower.growth.margin),
+            })
         })
-        .fold(f64::INFINITY, f64::min);
-    let host = look
-        .session
-        .host
-        .host
-        .last()
-        .and_then(|sample| sample.memory_available_bytes)
-        .map_or(f64::INFINITY, |bytes| bytes as f64);
-    let room = group.min(host);
-    (room.is_finite() && slope > 0.0).then(|| room / slope)
+        .collect()
+}
+
+/// A call site as evidence.
+pub(super) fn site(site: &Site) -> Value {
+    json!({
+        "function": site.frame.function,
+        "module": site.frame.module,
+        "share": rounded(site.share),
+        "kept_bytes_per_s": rounded(site.bytes_per_s),
+        "samples": site.samples,
+    })
 }

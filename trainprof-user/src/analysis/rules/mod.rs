@@ -10,7 +10,7 @@ mod cpu_throttled;
 mod fd_growth;
 mod gpu_memory_growth;
 mod gpu_shared;
-mod growth;
+pub mod growth;
 mod h2d_copy;
 mod host_compute;
 mod input_cpu;

@@ -113,7 +113,7 @@ fn a_file_that_cannot_be_read_gives_its_modules_name() {
     places.processes.insert(
         std::process::id(),
         Process {
-            mappings: Rc::new([mapping]),
+            mappings: Arc::new([mapping]),
             ..Process::default()
         },
     );

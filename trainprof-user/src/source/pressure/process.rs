@@ -87,7 +87,8 @@ impl Processes {
                 let Some(mut sample) = decode(&status) else {
                     continue;
                 };
-                sample.at = at;
+                // When it was read, which on a busy host is later than when the round began.
+                sample.at = own::now();
                 sample.pid = pid;
                 sample.pss_bytes = pss.filter(|(of, _)| *of == pid).map(|(_, bytes)| bytes);
                 sample.descriptors = if fd_size_counts {

@@ -1,0 +1,200 @@
+//! Memory that grows, and memory that only seems to, against workloads that know what they kept.
+
+use std::ffi::OsString;
+
+use serde_json::Value;
+use trainprof_tests::cgroup::Group;
+use trainprof_tests::env::root_test;
+use trainprof_tests::product::trainprof;
+use trainprof_tests::report::{f64_at, u64_at};
+use trainprof_tests::{Checks, Observed, Watch, Workload, observe};
+
+const MB: f64 = 1e6;
+
+fn keeper(kind: &str, rate: f64, seconds: u32) -> Observed {
+    observe(
+        "keeper",
+        &[
+            kind.into(),
+            rate.to_string().into(),
+            seconds.to_string().into(),
+        ],
+    )
+}
+
+fn finding<'a>(seen: &'a Observed, kind: &str) -> Option<&'a Value> {
+    seen.report
+        .rows("/findings")
+        .iter()
+        .find(|finding| finding["kind"] == kind)
+}
+
+#[test]
+fn a_leak_is_measured_and_its_call_site_named() {
+    let Some(_turn) = root_test("a_leak_is_measured_and_its_call_site_named") else {
+        return;
+    };
+    let seen = keeper("leak", 8.0 * MB, 14);
+    let truth = f64_at(&seen.truth, "/kept") / f64_at(&seen.truth, "/seconds");
+    let mut checks = Checks::new();
+    let Some(growth) = finding(&seen, "memory-growth") else {
+        panic!("no memory-growth: {}", seen.report.at("/findings"));
+    };
+    let evidence = &growth["evidence"];
+    let slope = f64_at(evidence, "/bytes_per_s");
+    checks.that((slope / truth - 1.0).abs() < 0.1, || {
+        format!("slope {slope:.0}, truly {truth:.0}")
+    });
+    let total = seen.report.f64("/memory/growth_bytes_per_s");
+    checks.that((total / truth - 1.0).abs() < 0.1, || {
+        format!("growth {total:.0}, truly {truth:.0}")
+    });
+    let room = f64_at(evidence, "/room_bytes");
+    let left = seen.report.f64("/memory/time_to_limit_s");
+    checks.that((left / (room / total) - 1.0).abs() < 0.05, || {
+        format!("{left} s left for {room} bytes")
+    });
+    let first = evidence.pointer("/sites/0").expect("a call site");
+    checks.that(first["function"] == "keep_block", || format!("{first}"));
+    checks.that(f64_at(first, "/share") > 0.8, || format!("{first}"));
+    let site = &seen.report.rows("/memory/kept_sites")[0];
+    let kept = f64_at(site, "/kept_bytes_per_s");
+    let error = f64_at(site, "/error_bytes_per_s");
+    checks.that((kept - truth).abs() < error.max(0.3 * truth), || {
+        format!("site keeps {kept:.0} ± {error:.0}, truly {truth:.0}")
+    });
+    checks.that(
+        site["stack"].as_array().is_some_and(|stack| {
+            stack
+                .iter()
+                .any(|f| f.as_str().is_some_and(|f| f.starts_with("main ")))
+        }),
+        || format!("{site}"),
+    );
+    // Mapped and unmapped, once a step, in a size that nothing else has.
+    for call in ["mmap", "munmap"] {
+        let rows = seen.report.rows("/memory/sizes").iter().filter(|row| {
+            let from = u64_at(row, "/from_bytes");
+            row["call"] == call && (from..2 * from).contains(&u64_at(&seen.truth, "/map_bytes"))
+        });
+        let count = rows.map(|row| u64_at(row, "/count")).sum();
+        checks.exact(call, u64_at(&seen.truth, "/maps"), count);
+    }
+    checks.done();
+}
+
+#[test]
+fn what_levels_off_or_comes_and_goes_is_no_growth() {
+    let Some(_turn) = root_test("what_levels_off_or_comes_and_goes_is_no_growth") else {
+        return;
+    };
+    // Side by side: they mostly sleep.
+    std::thread::scope(|scope| {
+        for kind in ["cache", "saw", "shared"] {
+            scope.spawn(move || {
+                let seen = keeper(kind, 16.0 * MB, 13);
+                for growth in ["memory-growth", "copy-on-write"] {
+                    let found = finding(&seen, growth);
+                    assert!(found.is_none(), "{kind}: {found:?}");
+                }
+                assert_eq!(seen.report.f64("/memory/growth_bytes_per_s"), 0.0, "{kind}");
+            });
+        }
+    });
+}
+
+#[test]
+fn copies_of_a_parents_pages_are_told_from_a_leak() {
+    let Some(_turn) = root_test("copies_of_a_parents_pages_are_told_from_a_leak") else {
+        return;
+    };
+    let seen = keeper("copy", 8.0 * MB, 14);
+    let truth = f64_at(&seen.truth, "/copied") / f64_at(&seen.truth, "/seconds");
+    let found = finding(&seen, "copy-on-write");
+    let Some(found) = found else {
+        panic!("no copy-on-write: {}", seen.report.at("/findings"));
+    };
+    assert!(finding(&seen, "memory-growth").is_none());
+    let slope = f64_at(&found["evidence"], "/bytes_per_s");
+    assert!((slope / truth - 1.0).abs() < 0.1, "{slope} {truth}");
+    let child = u64_at(&seen.truth, "/child");
+    let process = seen
+        .report
+        .rows("/memory/processes")
+        .iter()
+        .find(|row| row["pid"] == child)
+        .expect("the child's memory");
+    let faults = &process["faults"];
+    let copies = f64_at(faults, "/copy_on_write_per_s");
+    let error = f64_at(faults, "/copy_on_write_error_per_s");
+    let truly = truth / 4096.0;
+    assert!(
+        (copies - truly).abs() <= error + 0.05 * truly,
+        "{copies} ± {error} copies a second, truly {truly}"
+    );
+}
+
+#[test]
+fn the_tightest_limit_counts_and_the_exit_status_tells() {
+    let Some(_turn) = root_test("the_tightest_limit_counts_and_the_exit_status_tells") else {
+        return;
+    };
+    let group = Group::new("memory", "room");
+    let limit = 512_u64 << 20;
+    group.set_memory_limit(limit);
+    let mut workload = Workload::start("keeper", ["leak", "8e6", "13"]);
+    group.put(workload.pid());
+    let asked = [
+        OsString::from("--fail-on"),
+        "copy-on-write,memory-growth".into(),
+    ];
+    let watch = Watch::attach(workload.pid(), &asked);
+    workload.go();
+    workload.wait_done();
+    let ended = watch.stop();
+    let truth = workload.finish();
+    assert_eq!(ended.code(), 1, "{}", ended.stderr);
+    let said = "found memory-growth: ";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    let report = ended.report();
+    let findings = report.rows("/findings");
+    let growth = findings.iter().find(|f| f["kind"] == "memory-growth");
+    let evidence = &growth.expect("memory-growth")["evidence"];
+    assert_eq!(evidence["limit_of"], Value::from(group.path.clone()));
+    let kept = f64_at(&truth, "/kept");
+    let truly = (limit as f64 - kept) / (kept / f64_at(&truth, "/seconds"));
+    let left = f64_at(evidence, "/time_to_limit_s");
+    assert!((left / truly - 1.0).abs() < 0.15, "{left} s, truly {truly}");
+    let rows = report.rows("/memory/cgroups");
+    let row = rows.iter().find(|row| row["cgroup"] == group.path.as_str());
+    assert_eq!(u64_at(row.expect("its row"), "/limit_bytes"), limit);
+    // A recording tells the same.
+    let recording = ended.recording.to_string_lossy().into_owned();
+    let again = |kind: &str| trainprof(["report", &recording, "--fail-on", kind]).code();
+    assert_eq!(again("memory-growth"), 1);
+    assert_eq!(again("fd-growth,gpu-memory-growth"), 0);
+}
+
+#[test]
+fn a_commands_own_failure_comes_before_what_was_found() {
+    let name = "a_commands_own_failure_comes_before_what_was_found";
+    let Some(_turn) = root_test(name) else {
+        return;
+    };
+    for (command, status) in [("exit 0", 1), ("exit 7", 7)] {
+        let options = ["run", "-q", "--fail-on", "inconclusive", "--"];
+        let run = trainprof(options.into_iter().chain(["sh", "-c", command]));
+        assert_eq!(run.code(), status, "{command}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn an_unknown_kind_is_a_usage_error_that_lists_those_there_are() {
+    let ended = trainprof(["attach", "1", "--fail-on", "memory-growth,leaks"]);
+    ended.expect_failure(2, &["memory-growth"]);
+    assert!(
+        ended.stderr.contains("gpu-memory-growth"),
+        "{}",
+        ended.stderr
+    );
+}

@@ -1,0 +1,438 @@
+//! Memory that grows: which process's, of which kind, at which calls it is kept, and how long it can go on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::rules::growth::{Growth, steady_growth};
+use crate::{
+    record::fact::{FrameFact, PageKind, PlaceClass, ProcessSample},
+    session::{SeenFault, Session},
+};
+
+/// Slower growth than this (bytes a second) takes days to matter.
+const MIN_SLOPE: f64 = 64.0 * 1024.0;
+/// Growth in a watch below this share of what is resident is noise of it.
+const MIN_OF_RESIDENT: f64 = 0.01;
+/// Samples of a process that tell whether its pages are copies.
+const MIN_SAMPLES: usize = 12;
+/// Growth is copying when this share of the pages that were kept are copies.
+const COPIED: f64 = 0.6;
+/// Callers of a function without a name that may stand for it: beyond these they have little to do with it.
+const CALLERS: usize = 6;
+/// A page must have been there this long (s) to count as kept.
+const KEPT_S: f64 = 2.0;
+
+/// Which of a process's memory grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Which {
+    Anonymous,
+    Shared,
+}
+
+impl Which {
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Anonymous => "anonymous",
+            Self::Shared => "shared",
+        }
+    }
+
+    /// Bytes of it in a sample. What was swapped out was anonymous.
+    pub fn bytes(self, sample: &ProcessSample) -> u64 {
+        match self {
+            Self::Anonymous => sample.anon_bytes + sample.swap_bytes,
+            Self::Shared => sample.shmem_bytes,
+        }
+    }
+}
+
+/// A process whose memory grows steadily.
+#[derive(Clone, Copy, Debug)]
+pub struct Grower {
+    pub pid: u32,
+    pub which: Which,
+    pub growth: Growth,
+    /// The pages were its parent's: written, and so copied.
+    pub copied: bool,
+}
+
+/// Processes whose memory grows steadily, the fastest first; `None` when none was seen for long enough.
+pub fn growers(session: &Session) -> Option<Vec<Grower>> {
+    let start = session.start.as_ref()?;
+    let mut enough = false;
+    let mut out = Vec::new();
+    for (pid, series) in &session.host.processes {
+        enough |= series.len() >= 10;
+        for which in [Which::Anonymous, Which::Shared] {
+            let points: Vec<(f64, f64)> = series
+                .iter()
+                .map(|s| (s.at.seconds_since(start.at), which.bytes(s) as f64))
+                .collect();
+            let resident = series
+                .last()
+                .map_or(0, |s| s.anon_bytes + s.shmem_bytes + s.file_bytes);
+            if let Some(growth) = steady_growth(&points)
+                && growth.slope >= MIN_SLOPE
+                && growth.slope * session.duration_s() >= MIN_OF_RESIDENT * resident as f64
+            {
+                out.push(Grower {
+                    pid: *pid,
+                    which,
+                    growth,
+                    copied: which == Which::Anonymous && copied(session, *pid, &growth),
+                });
+            }
+        }
+    }
+    let known: BTreeSet<u32> = out.iter().filter(|g| g.copied).map(|g| g.pid).collect();
+    out.extend(
+        copiers(session)
+            .into_iter()
+            .filter(|grower| !known.contains(&grower.pid)),
+    );
+    out.sort_by(|a, b| b.growth.slope.total_cmp(&a.growth.slope));
+    enough.then_some(out)
+}
+
+/// Processes that steadily make pages their own. A forked process's pages count as resident from the beginning, so its
+/// size tells nothing of it: the copies themselves do, second by second.
+fn copiers(session: &Session) -> Vec<Grower> {
+    let (Some(start), Some(sampling)) = (&session.start, &session.memory.sampling) else {
+        return Vec::new();
+    };
+    let seconds = session.duration_s() as usize;
+    let page = f64::from(sampling.page_bytes);
+    // By process: bytes in each second, the squares of each sample's, and samples.
+    let mut copied = BTreeMap::<u32, (Vec<f64>, f64, usize)>::new();
+    for fault in session.memory.faults.values() {
+        if fault.fact.kind == PageKind::CopyOnWrite && fault.gone.is_none() {
+            let (bins, squares, samples) = copied
+                .entry(fault.fact.pid)
+                .or_insert_with(|| (vec![0.0; seconds], 0.0, 0));
+            let bytes = fault.faults * page;
+            *squares += bytes * bytes;
+            *samples += 1;
+            if let Some(bin) = bins.get_mut(fault.fact.at.seconds_since(start.at) as usize) {
+                *bin += bytes;
+            }
+        }
+    }
+    copied
+        .into_iter()
+        .filter(|(pid, (_, _, samples))| *samples >= MIN_SAMPLES && has_kin(session, *pid))
+        .filter_map(|(pid, (bins, squares, _))| {
+            let mut sum = 0.0;
+            let points: Vec<(f64, f64)> = bins
+                .iter()
+                .enumerate()
+                .map(|(second, bytes)| {
+                    sum += bytes;
+                    (second as f64 + 1.0, sum)
+                })
+                .collect();
+            let mut growth = steady_growth(&points).filter(|g| g.slope >= MIN_SLOPE)?;
+            growth.margin = growth.margin.max(2.0 * squares.sqrt() / seconds as f64);
+            Some(Grower {
+                pid,
+                which: Which::Anonymous,
+                growth,
+                copied: true,
+            })
+        })
+        .collect()
+}
+
+/// Whether there is a process that it can share private pages with: its parent, or a child. Without one, writes to shared
+/// pages are first writes to memory that was only read before.
+fn has_kin(session: &Session, pid: u32) -> bool {
+    session
+        .processes
+        .get(&pid)
+        .is_some_and(|process| session.processes.contains_key(&process.parent))
+        || session
+            .processes
+            .values()
+            .any(|process| process.parent == pid)
+}
+
+/// Whether what a process keeps are copies of pages that it shared with its parent.
+fn copied(session: &Session, pid: u32, growth: &Growth) -> bool {
+    let (mut samples, mut copies, mut all) = (0, 0.0, 0.0);
+    for fault in kept_faults(session) {
+        if fault.fact.pid == pid && fault.fact.kind != PageKind::Shared {
+            samples += 1;
+            all += fault.faults;
+            if fault.fact.kind == PageKind::CopyOnWrite {
+                copies += fault.faults;
+            }
+        }
+    }
+    if samples >= MIN_SAMPLES {
+        return copies >= COPIED * all && has_kin(session, pid);
+    }
+    // Without samples: what becomes private without memory being asked for was the parent's.
+    if session.memory.sampling.is_some() {
+        return false;
+    }
+    let asked: u64 = session
+        .files
+        .ops
+        .iter()
+        .filter(|(key, _)| {
+            use trainprof_common::op::{Class, Op};
+            key.pid == Some(pid)
+                && key.class == Class::Memory as u8
+                && matches!(Op::try_from(key.op), Ok(Op::Mmap | Op::Brk))
+        })
+        .map(|(_, total)| total.bytes)
+        .sum();
+    has_kin(session, pid) && (asked as f64) < 0.5 * growth.slope * session.duration_s()
+}
+
+/// Where the warm-up is over, and where pages are too young to be called kept; seconds.
+fn kept_window(session: &Session) -> (f64, f64) {
+    let length = session.duration_s();
+    (length / 5.0, (length - KEPT_S).max(length / 5.0))
+}
+
+/// Sampled faults whose pages were kept.
+fn kept_faults(session: &Session) -> impl Iterator<Item = &SeenFault> {
+    let window = kept_window(session);
+    let start = session.start.as_ref().map(|start| start.at);
+    session.memory.faults.values().filter(move |fault| {
+        let at = start.map_or(0.0, |start| fault.fact.at.seconds_since(start));
+        fault.gone.is_none()
+            && fault.fact.kind != PageKind::Unknown
+            && (window.0..window.1).contains(&at)
+    })
+}
+
+/// A place in the program where memory is first touched that is then kept.
+#[derive(Clone, Debug)]
+pub struct Site {
+    pub frame: FrameFact,
+    /// The stack that led to most of it, the innermost frame first.
+    pub stack: Vec<FrameFact>,
+    pub bytes_per_s: f64,
+    /// 95 % confidence, from the number of samples: ± this.
+    pub error_bytes_per_s: f64,
+    /// Of all that is kept by the processes that were asked for.
+    pub share: f64,
+    pub samples: usize,
+}
+
+/// Where new memory is kept, the largest first; of some processes, or of all.
+pub fn kept_sites(
+    session: &Session,
+    pids: Option<&BTreeSet<u32>>,
+    kinds: &[PageKind],
+) -> Vec<Site> {
+    let window = kept_window(session);
+    let faults = kept_faults(session).filter(|fault| {
+        pids.is_none_or(|pids| pids.contains(&fault.fact.pid)) && kinds.contains(&fault.fact.kind)
+    });
+    sites(session, faults, window.1 - window.0)
+}
+
+/// Where memory is first touched that is soon given back, the largest first; of one process.
+pub fn churn_sites(session: &Session, pid: u32) -> Vec<Site> {
+    let faults = session.memory.faults.values().filter(|fault| {
+        fault.fact.pid == pid
+            && (fault.fact.kind == PageKind::Unknown
+                || fault.fact.kind == PageKind::Anonymous && fault.gone.is_some())
+    });
+    sites(session, faults, session.duration_s())
+}
+
+/// Faults by the frame that is responsible for them, over so many seconds.
+fn sites<'a>(
+    session: &Session,
+    faults: impl Iterator<Item = &'a SeenFault>,
+    seconds: f64,
+) -> Vec<Site> {
+    let page = session
+        .memory
+        .sampling
+        .map_or(0.0, |sampling| f64::from(sampling.page_bytes));
+    let seconds = seconds.max(1e-9);
+    let mut all = 0.0;
+    // By stack: faults, their squares, samples.
+    let mut stacks = BTreeMap::<u32, (f64, f64, usize)>::new();
+    for fault in faults {
+        all += fault.faults;
+        let sum = stacks.entry(fault.fact.stack).or_default();
+        sum.0 += fault.faults;
+        sum.1 += fault.faults * fault.faults;
+        sum.2 += 1;
+    }
+    struct Sum {
+        faults: f64,
+        squares: f64,
+        samples: usize,
+        best: (f64, u32),
+        frame: FrameFact,
+    }
+    let mut by_frame = BTreeMap::<(Option<String>, String), Sum>::new();
+    for (number, (faults, squares, samples)) in stacks {
+        let Some(frame) = responsible(session, number) else {
+            continue;
+        };
+        let name = frame
+            .function
+            .clone()
+            .unwrap_or_else(|| format!("{:x}", frame.offset));
+        let sum = by_frame
+            .entry((frame.module.clone(), name))
+            .or_insert_with(|| Sum {
+                faults: 0.0,
+                squares: 0.0,
+                samples: 0,
+                best: (0.0, 0),
+                frame: frame.clone(),
+            });
+        sum.faults += faults;
+        sum.squares += squares;
+        sum.samples += samples;
+        if faults > sum.best.0 {
+            sum.best = (faults, number);
+            sum.frame = frame.clone();
+        }
+    }
+    let mut out: Vec<Site> = by_frame
+        .into_values()
+        .map(|sum| Site {
+            frame: sum.frame,
+            stack: frames(session, sum.best.1).cloned().collect(),
+            bytes_per_s: sum.faults * page / seconds,
+            error_bytes_per_s: 2.0 * sum.squares.sqrt() * page / seconds,
+            share: sum.faults / all,
+            samples: sum.samples,
+        })
+        .collect();
+    out.sort_by(|a, b| b.bytes_per_s.total_cmp(&a.bytes_per_s));
+    out
+}
+
+/// Frames of a stack, the innermost first.
+pub fn frames(session: &Session, stack: u32) -> impl Iterator<Item = &FrameFact> {
+    session
+        .memory
+        .stacks
+        .get(&stack)
+        .into_iter()
+        .flat_map(|stack| &stack.frames)
+        .filter_map(|number| session.memory.frames.get(number))
+}
+
+/// The frame of a stack that a reader can do something about: the first outside allocators and the C library, or
+/// where that has no name one of its next callers that has; the innermost one when all are inside.
+pub fn responsible(session: &Session, stack: u32) -> Option<&FrameFact> {
+    let mut outside = frames(session, stack).filter(|frame| !is_plumbing(frame));
+    let first = outside.next();
+    first
+        .filter(|frame| frame.function.is_some())
+        .or_else(|| outside.take(CALLERS).find(|frame| frame.function.is_some()))
+        .or(first)
+        .or_else(|| frames(session, stack).next())
+}
+
+/// Allocators, and libraries that do what they are told with the memory that they are given.
+fn is_plumbing(frame: &FrameFact) -> bool {
+    const LIBRARIES: [&str; 9] = [
+        "libc.so",
+        "libc-2.",
+        "libc.musl",
+        "ld-linux",
+        "ld-musl",
+        "libpthread",
+        "libstdc++.so",
+        "libm.so",
+        "[vdso]",
+    ];
+    matches!(
+        frame.class,
+        PlaceClass::Malloc | PlaceClass::PyMalloc | PlaceClass::GpuAllocator
+    ) || frame.function.as_deref().is_some_and(fills_memory)
+        || frame
+            .module
+            .as_deref()
+            .is_none_or(|module| LIBRARIES.iter().any(|library| module.starts_with(library)))
+}
+
+/// Functions of the C library that write where they are told to, also in programs that it is linked into.
+fn fills_memory(function: &str) -> bool {
+    const FUNCTIONS: [&str; 8] = [
+        "memset", "memcpy", "memmove", "mempcpy", "memccpy", "bzero", "strcpy", "strncpy",
+    ];
+    let name = function.trim_start_matches('_');
+    FUNCTIONS.iter().any(|known| {
+        name.strip_prefix(known)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    })
+}
+
+/// A frame as people read it.
+pub fn name(frame: &FrameFact) -> String {
+    let module = frame.module.as_deref().unwrap_or("?");
+    match &frame.function {
+        Some(function) => format!("{function} ({module})"),
+        None => format!("{module}+{:#x}", frame.offset),
+    }
+}
+
+/// Bytes a second that the job's memory grows by. Memory that processes share grows once.
+pub fn growth_bytes_per_s(growers: &[Grower]) -> f64 {
+    let own: f64 = growers
+        .iter()
+        .filter(|grower| grower.which == Which::Anonymous)
+        .map(|grower| grower.growth.slope)
+        .sum();
+    let shared = growers
+        .iter()
+        .filter(|grower| grower.which == Which::Shared)
+        .map(|grower| grower.growth.slope)
+        .fold(0.0, f64::max);
+    own + shared
+}
+
+/// A limit, and what is left until it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Room {
+    /// The control group whose limit it is, or the tightest above it; `None`: the host.
+    pub cgroup: Option<String>,
+    pub bytes: f64,
+}
+
+/// What is left until the tightest limit: of a control group on the way up, or of the host.
+pub fn room(session: &Session) -> Option<Room> {
+    let groups = session.host.memory.iter().filter_map(|(path, series)| {
+        let last = series.last()?;
+        let limit = last.limit_bytes?;
+        // Page cache gives way.
+        let used = last
+            .usage_bytes
+            .saturating_sub(last.file_bytes.unwrap_or(0))
+            .max(last.anon_bytes.unwrap_or(0));
+        Some(Room {
+            cgroup: Some(path.clone()),
+            bytes: limit.saturating_sub(used) as f64,
+        })
+    });
+    let host = session
+        .host
+        .host
+        .last()
+        .and_then(|sample| sample.memory_available_bytes)
+        .map(|bytes| Room {
+            cgroup: None,
+            bytes: bytes as f64,
+        });
+    groups
+        .chain(host)
+        .min_by(|a, b| a.bytes.total_cmp(&b.bytes))
+}
+
+/// Seconds until the tightest limit is reached at this pace, bytes a second.
+pub fn time_to_limit(session: &Session, slope: f64) -> Option<f64> {
+    (slope > 0.0).then_some(room(session)?.bytes / slope)
+}

@@ -1,0 +1,259 @@
+//! Stories of memory: leaks, caches, garbage, copies, shared memory, limits.
+
+use super::{stories::job, tale::at};
+use crate::{
+    analysis::{Analysis, Finding, analyse, memory},
+    record::{
+        Record,
+        fact::{
+            CgroupMemorySample, FaultFact, FaultSamplingFact, FrameFact, HostSample, PageKind,
+            PagesGone, PlaceClass, ProcessSample, StackFact,
+        },
+    },
+    session::Session,
+    time::KtimeNs,
+};
+
+const MB: f64 = 1e6;
+const WORKER: u32 = 201;
+/// Stacks: through malloc and memset to `keep`, and to `churn`.
+const KEEP: u32 = 1;
+const CHURN: u32 = 2;
+
+/// A job of 30 s with memory told second by second.
+struct Memory {
+    session: Session,
+    number: u32,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let mut session = job(1).session(30_000.0);
+        session.apply(&Record::FaultSampling(FaultSamplingFact {
+            period: 17,
+            page_bytes: 4096,
+        }));
+        for (number, module, function, class) in [
+            (1, "libc.so.6", None, PlaceClass::Other),
+            (2, "libc.so.6", Some("malloc"), PlaceClass::Malloc),
+            (3, "model.so", Some("keep"), PlaceClass::Other),
+            (4, "model.so", Some("churn"), PlaceClass::Other),
+            (5, "python3.11", Some("main"), PlaceClass::Python),
+            // A static function of a stripped library.
+            (6, "model.so", None, PlaceClass::Other),
+        ] {
+            session.apply(&Record::Frame(FrameFact {
+                number,
+                module: Some(module.to_owned()),
+                offset: 64 * u64::from(number),
+                function: function.map(str::to_owned),
+                source: None,
+                class,
+            }));
+        }
+        for (number, caller) in [(KEEP, 3), (CHURN, 4)] {
+            session.apply(&Record::Stack(StackFact {
+                number,
+                frames: vec![1, 2, 6, caller, 5],
+                whole: true,
+            }));
+        }
+        Self { session, number: 0 }
+    }
+
+    /// The process's memory, bytes by seconds.
+    fn process(mut self, pid: u32, anon: impl Fn(f64) -> f64, shared: impl Fn(f64) -> f64) -> Self {
+        for second in 0..=30 {
+            let t = f64::from(second);
+            self.session.apply(&Record::ProcessMemory(ProcessSample {
+                at: KtimeNs(at(t * 1e3)),
+                pid,
+                anon_bytes: anon(t) as u64,
+                file_bytes: (t * 50.0 * MB) as u64,
+                shmem_bytes: shared(t) as u64,
+                ..ProcessSample::default()
+            }));
+        }
+        self
+    }
+
+    /// `count` sampled faults, evenly spread, each for 170.
+    fn faults(self, pid: u32, kind: PageKind, stack: u32, count: u32, kept: bool) -> Self {
+        self.faults_until(pid, 30.0, kind, stack, count, kept)
+    }
+
+    /// The same, all in the first seconds.
+    fn faults_until(
+        mut self,
+        pid: u32,
+        seconds: f64,
+        kind: PageKind,
+        stack: u32,
+        count: u32,
+        kept: bool,
+    ) -> Self {
+        for n in 0..count {
+            self.number += 1;
+            let when = f64::from(n) * seconds * 1e3 / f64::from(count);
+            self.session.apply(&Record::Fault(FaultFact {
+                number: self.number,
+                at: KtimeNs(at(when)),
+                tid: pid,
+                pid,
+                faults: 170,
+                kind,
+                in_kernel: false,
+                stack,
+            }));
+            if !kept {
+                self.session.apply(&Record::PagesGone(PagesGone {
+                    at: KtimeNs(at(when + 1e3)),
+                    faults: vec![self.number],
+                }));
+            }
+        }
+        self
+    }
+
+    fn analyse(&self) -> Analysis {
+        analyse(&self.session)
+    }
+}
+
+fn found<'a>(analysis: &'a Analysis, kind: &str) -> Option<&'a Finding> {
+    analysis
+        .findings
+        .iter()
+        .find(|finding| finding.kind == kind)
+}
+
+fn flat(_: f64) -> f64 {
+    200.0 * MB
+}
+
+#[test]
+fn a_leak_names_process_role_and_call_site_and_the_time_left() {
+    let leak = |t: f64| 300.0 * MB + 5.0 * MB * t + MB * (t * 1.3).sin();
+    let mut memory = Memory::new()
+        .process(100, leak, flat)
+        .process(WORKER, flat, flat)
+        .faults(100, PageKind::Anonymous, KEEP, 300, true)
+        .faults(100, PageKind::Anonymous, CHURN, 3000, false);
+    for (cgroup, limit, usage) in [("/job", 10_000.0, 500.0), ("/job/step", 1_000.0, 400.0)] {
+        memory
+            .session
+            .apply(&Record::CgroupMemory(CgroupMemorySample {
+                at: KtimeNs(at(29_000.0)),
+                cgroup: cgroup.to_owned(),
+                usage_bytes: ((usage + 100.0) * MB) as u64,
+                limit_bytes: Some((limit * MB) as u64),
+                file_bytes: Some((100.0 * MB) as u64),
+                anon_bytes: None,
+                refaults_file: None,
+                oom_kills: None,
+            }));
+    }
+    memory.session.apply(&Record::Host(HostSample {
+        at: KtimeNs(at(29_000.0)),
+        memory_available_bytes: Some(8_000_000_000),
+        ..HostSample::default()
+    }));
+    let analysis = memory.analyse();
+    let leak = found(&analysis, "memory-growth").expect("a leak");
+    let number = |key: &str| leak.evidence[key].as_f64().expect("a number");
+    assert!((number("bytes_per_s") / (5.0 * MB) - 1.0).abs() < 0.05);
+    assert_eq!(leak.evidence["role"], "trainer");
+    assert_eq!(leak.evidence["limit_of"], "/job/step");
+    assert!((number("time_to_limit_s") - 120.0).abs() < 6.0);
+    assert_eq!(leak.evidence["sites"][0]["function"], "keep");
+    assert!(leak.summary.contains("keep (model.so)"), "{}", leak.summary);
+    assert!(found(&analysis, "copy-on-write").is_none());
+    let sites = memory::kept_sites(&memory.session, None, &[PageKind::Anonymous]);
+    assert_eq!(sites.len(), 1, "what is given back is not kept");
+    let truly = 300.0 * 170.0 * 4096.0 / 30.0;
+    assert!((sites[0].bytes_per_s / truly - 1.0).abs() < 0.02);
+    assert!(sites[0].error_bytes_per_s > 0.1 * truly);
+}
+
+#[test]
+fn warming_up_caches_garbage_and_page_cache_are_no_growth() {
+    type Curve = fn(f64) -> f64;
+    let curves: [(&str, Curve); 5] = [
+        ("warm-up", |t| t.min(8.0) * 100.0 * MB),
+        ("a cache", |t| 500.0 * MB * (1.0 - (-t / 8.0).exp())),
+        ("a slow cache", |t| 500.0 * MB * (1.0 - (-t / 25.0).exp())),
+        ("garbage", |t| (200.0 + (t % 7.0) * 30.0) * MB),
+        ("a burst", |t| if t < 20.0 { 1e8 } else { 3e8 }),
+    ];
+    for (name, curve) in curves {
+        let analysis = Memory::new().process(100, curve, flat).analyse();
+        assert!(found(&analysis, "memory-growth").is_none(), "{name}");
+    }
+    // The loader's tensors come and go in shared memory.
+    let cycling = |t: f64| (100.0 + 80.0 * (t * 2.1).sin()) * MB;
+    let memory = Memory::new()
+        .process(100, flat, cycling)
+        .process(WORKER, flat, cycling);
+    assert!(found(&memory.analyse(), "memory-growth").is_none());
+    let growers = memory::growers(&memory.session).expect("enough was seen");
+    assert_eq!(memory::growth_bytes_per_s(&growers), 0.0);
+}
+
+#[test]
+fn shared_memory_that_grows_is_growth_and_grows_once() {
+    let leak = |t: f64| (100.0 + 4.0 * t) * MB;
+    let memory = Memory::new()
+        .process(100, flat, leak)
+        .process(WORKER, flat, leak);
+    let analysis = memory.analyse();
+    let found = found(&analysis, "memory-growth").expect("growth");
+    assert_eq!(found.evidence["memory"], "shared");
+    let growers = memory::growers(&memory.session).expect("enough was seen");
+    let total = memory::growth_bytes_per_s(&growers);
+    assert!((total / (4.0 * MB) - 1.0).abs() < 0.01, "{total}");
+}
+
+#[test]
+fn a_worker_that_copies_its_parents_pages_does_not_leak() {
+    let grows = |t: f64| (50.0 + 3.0 * t) * MB;
+    // Pages that a fork shares count as its own from the beginning.
+    let copies = Memory::new()
+        .process(100, flat, flat)
+        .process(WORKER, flat, flat)
+        .faults(WORKER, PageKind::CopyOnWrite, KEEP, 100, true)
+        .faults(WORKER, PageKind::Anonymous, KEEP, 10, true);
+    let analysis = copies.analyse();
+    assert!(found(&analysis, "memory-growth").is_none());
+    let found_copies = found(&analysis, "copy-on-write").expect("copies");
+    assert_eq!(found_copies.evidence["workers"][0], WORKER);
+    let slope = found_copies.evidence["bytes_per_s"].as_f64();
+    let truly = 100.0 * 170.0 * 4096.0 / 30.0;
+    assert!(
+        slope.is_some_and(|slope| (slope / truly - 1.0).abs() < 0.1),
+        "{slope:?} {truly}"
+    );
+    // All at once, when the workers began, and then no more.
+    let begun = Memory::new().process(WORKER, flat, flat).faults_until(
+        WORKER,
+        3.0,
+        PageKind::CopyOnWrite,
+        KEEP,
+        300,
+        true,
+    );
+    assert!(found(&begun.analyse(), "copy-on-write").is_none());
+    let leaks = Memory::new()
+        .process(100, flat, flat)
+        .process(WORKER, grows, flat)
+        .faults(WORKER, PageKind::CopyOnWrite, KEEP, 10, true)
+        .faults(WORKER, PageKind::Anonymous, KEEP, 100, true);
+    let analysis = leaks.analyse();
+    assert!(found(&analysis, "copy-on-write").is_none());
+    assert!(found(&analysis, "memory-growth").is_some());
+}
+
+#[test]
+fn too_short_a_watch_says_nothing() {
+    let session = job(1).session(3_000.0);
+    assert!(memory::growers(&session).is_none());
+}

@@ -1,0 +1,312 @@
+//! The part of the report that is about memory.
+
+use std::{cmp::Reverse, collections::BTreeSet};
+
+use trainprof_common::{hist::size_low, op::Op};
+
+use super::{
+    io::{self, round},
+    model::{
+        CpuShare, FaultRates, Faults, KeptSite, Memory, MemoryCgroup, MemoryCpu, MemoryPressure,
+        MemoryProcess, RssBytes, Series, SizeRow,
+    },
+};
+use crate::{
+    analysis::{
+        memory::{Site, Which, growers, growth_bytes_per_s, kept_sites, name, time_to_limit},
+        rules::growth::line,
+        running,
+    },
+    record::fact::{PageKind, PressureTotals, ProcessSample},
+    session::{
+        Session,
+        roles::{Role, roles},
+    },
+    time::KtimeNs,
+};
+
+/// Builds it; so many rows of each table.
+pub fn memory(session: &Session, top: usize) -> Memory {
+    let rss: Vec<_> = session
+        .processes
+        .values()
+        .filter_map(|process| process.rss)
+        .collect();
+    let counters: Vec<_> = session
+        .threads
+        .values()
+        .filter_map(|thread| thread.counters)
+        .collect();
+    let growers = growers(session);
+    let growth = growers.as_deref().map(growth_bytes_per_s);
+    let kinds = [PageKind::Anonymous, PageKind::CopyOnWrite, PageKind::Shared];
+    Memory {
+        rss_bytes: (!rss.is_empty()).then(|| RssBytes {
+            first: rss.iter().map(|r| r.first).sum(),
+            last: rss.iter().map(|r| r.last).sum(),
+            max: rss.iter().map(|r| r.max).sum(),
+        }),
+        growth_bytes_per_s: growth.map(|growth| round(growth, 1)),
+        time_to_limit_s: growth
+            .and_then(|growth| time_to_limit(session, growth))
+            .map(|seconds| round(seconds, 1)),
+        allocs_per_s: None,
+        alloc_bytes_per_s: None,
+        churn_share: None,
+        sites: Vec::new(),
+        faults: (!counters.is_empty()).then(|| Faults {
+            minor: counters.iter().map(|c| c.minor_faults).sum(),
+            major: counters.iter().map(|c| c.major_faults).sum(),
+        }),
+        calls: io::memory_calls(session),
+        kept_sites: session.memory.sampling.map(|_| {
+            kept_sites(session, None, &kinds)
+                .iter()
+                .take(top)
+                .map(kept)
+                .collect()
+        }),
+        processes: processes(session, top),
+        sizes: sizes(session),
+        cgroups: cgroups(session),
+        pressure: pressure(session),
+    }
+}
+
+fn kept(site: &Site) -> KeptSite {
+    KeptSite {
+        function: site.frame.function.clone(),
+        module: site.frame.module.clone(),
+        source: site
+            .frame
+            .source
+            .as_ref()
+            .map(|line| format!("{}:{}", line.file, line.line)),
+        stack: site.stack.iter().map(name).collect(),
+        kept_bytes_per_s: round(site.bytes_per_s, 1),
+        error_bytes_per_s: round(site.error_bytes_per_s, 1),
+        share: round(site.share, 4),
+        samples: site.samples,
+    }
+}
+
+/// The largest ones.
+fn processes(session: &Session, top: usize) -> Vec<MemoryProcess> {
+    let roles = roles(session);
+    let growers = growers(session);
+    let mut out: Vec<MemoryProcess> = session
+        .host
+        .processes
+        .iter()
+        .map(|(pid, samples)| {
+            let pss: Vec<_> = samples
+                .iter()
+                .filter_map(|s| Some((s, s.pss_bytes?)))
+                .collect();
+            MemoryProcess {
+                pid: *pid,
+                role: roles.get(pid).map_or(Role::Helper, |role| *role).name(),
+                anonymous_bytes: series(session, samples, |s| s.anon_bytes),
+                file_bytes: series(session, samples, |s| s.file_bytes),
+                shared_bytes: series(session, samples, |s| s.shmem_bytes),
+                swap_bytes: series(session, samples, |s| s.swap_bytes),
+                pss_bytes: pss.last().map(|(_, bytes)| *bytes),
+                growth_bytes_per_s: growers.as_ref().map(|growers| {
+                    let of = growers
+                        .iter()
+                        .filter(|g| g.pid == *pid && g.which == Which::Anonymous);
+                    round(of.map(|g| g.growth.slope).sum(), 1)
+                }),
+                faults: faults(session, *pid),
+                cpu: cpu(session, *pid),
+            }
+        })
+        .collect();
+    let size = |p: &MemoryProcess| {
+        let last = |s: &Option<Series>| s.map_or(0, |s| s.last);
+        last(&p.anonymous_bytes) + last(&p.file_bytes) + last(&p.shared_bytes)
+    };
+    out.sort_by_key(|process| Reverse(size(process)));
+    out.truncate(top);
+    out
+}
+
+fn series(
+    session: &Session,
+    samples: &[ProcessSample],
+    of: impl Fn(&ProcessSample) -> u64,
+) -> Option<Series> {
+    let start = session.start.as_ref()?.at;
+    let points: Vec<(f64, f64)> = samples
+        .iter()
+        .map(|s| (s.at.seconds_since(start), of(s) as f64))
+        .collect();
+    Some(Series {
+        first: of(samples.first()?),
+        last: of(samples.last()?),
+        max: samples.iter().map(&of).max()?,
+        slope_bytes_per_s: line(&points).map(|line| round(line.slope, 1)),
+    })
+}
+
+/// How often a process's threads faulted. The kernel counts minor and major ones; which of them were copies, samples
+/// tell.
+fn faults(session: &Session, pid: u32) -> Option<FaultRates> {
+    let (mut minor, mut major, mut seen) = (0, 0, false);
+    for thread in session.threads.values().filter(|thread| thread.pid == pid) {
+        if let Some(counters) = thread.counters {
+            seen = true;
+            minor += counters.minor_faults;
+            major += counters.major_faults;
+        }
+    }
+    seen.then_some(())?;
+    let seconds = present_s(session, pid);
+    let kind = |kind| {
+        session
+            .memory
+            .kinds
+            .get(&(pid, kind))
+            .copied()
+            .unwrap_or_default()
+    };
+    let all = [
+        PageKind::Anonymous,
+        PageKind::Shared,
+        PageKind::CopyOnWrite,
+        PageKind::Unknown,
+    ];
+    let (samples, faults) = all.iter().fold((0, 0), |(n, sum), each| {
+        let of = kind(*each);
+        (n + of.0, sum + of.1)
+    });
+    let rate = |which| {
+        (faults > 0)
+            .then(|| kind(which).1 as f64 / faults as f64 * (minor + major) as f64 / seconds)
+    };
+    let copies = rate(PageKind::CopyOnWrite);
+    Some(FaultRates {
+        minor_per_s: round(minor as f64 / seconds, 1),
+        major_per_s: round(major as f64 / seconds, 1),
+        copy_on_write_per_s: copies.map(|n| round(n, 1)),
+        copy_on_write_error_per_s: copies.map(|_| {
+            let share = kind(PageKind::CopyOnWrite).1 as f64 / faults as f64;
+            let error = 2.0 * (share * (1.0 - share) / samples as f64).sqrt();
+            round(
+                error.max(3.0 / samples as f64) * (minor + major) as f64 / seconds,
+                1,
+            )
+        }),
+        shared_per_s: rate(PageKind::Shared).map(|n| round(n, 1)),
+        samples,
+    })
+}
+
+/// How long a process was there while it was watched.
+fn present_s(session: &Session, pid: u32) -> f64 {
+    let threads = session.threads.values().filter(|thread| thread.pid == pid);
+    let (mut from, mut to) = (session.until, KtimeNs(0));
+    for thread in threads {
+        from = from.min(thread.key.since);
+        to = to.max(thread.until.unwrap_or(session.until));
+    }
+    to.seconds_since(from).max(1e-3)
+}
+
+/// What part of a process's CPU time memory takes, from clock samples.
+fn cpu(session: &Session, pid: u32) -> Option<MemoryCpu> {
+    let tids: BTreeSet<u32> = session
+        .threads
+        .values()
+        .filter(|thread| thread.pid == pid)
+        .map(|thread| thread.key.tid)
+        .collect();
+    let split = running::split_of(
+        session,
+        session
+            .history
+            .segments()
+            .flat_map(|segment| &segment.samples)
+            .filter(|sample| tids.contains(&sample.tid)),
+    );
+    (split.samples > 0).then(|| {
+        let share = |of: f64| CpuShare {
+            share: round(of, 4),
+            // Where no sample hit, three more would mostly have (the rule of three).
+            error: round(
+                (2.0 * (of * (1.0 - of) / split.samples as f64).sqrt())
+                    .max(3.0 / split.samples as f64)
+                    .min(1.0),
+                4,
+            ),
+        };
+        MemoryCpu {
+            allocator: share(split.allocator),
+            faults: share(split.fault),
+            calls: share(split.memory_calls),
+            samples: split.samples,
+        }
+    })
+}
+
+/// Calls that map memory, by process and size class.
+fn sizes(session: &Session) -> Vec<SizeRow> {
+    session
+        .files
+        .memory_sizes
+        .iter()
+        .flat_map(|((pid, op), counts)| {
+            let call = Op::try_from(*op).ok().and_then(io::memory_call);
+            counts
+                .iter()
+                .enumerate()
+                .filter(|(_, count)| **count > 0)
+                .filter_map(move |(bucket, count)| {
+                    Some(SizeRow {
+                        pid: *pid,
+                        call: call?,
+                        from_bytes: size_low(bucket),
+                        count: *count,
+                    })
+                })
+        })
+        .collect()
+}
+
+fn cgroups(session: &Session) -> Vec<MemoryCgroup> {
+    session
+        .host
+        .memory
+        .iter()
+        .filter_map(|(path, series)| {
+            let (first, last) = (series.first()?, series.last()?);
+            Some(MemoryCgroup {
+                cgroup: path.clone(),
+                usage_bytes: RssBytes {
+                    first: first.usage_bytes,
+                    last: last.usage_bytes,
+                    max: series.iter().map(|s| s.usage_bytes).max()?,
+                },
+                limit_bytes: last.limit_bytes,
+                anonymous_bytes: last.anon_bytes,
+                file_bytes: last.file_bytes,
+                oom_kills: last
+                    .oom_kills
+                    .zip(first.oom_kills)
+                    .map(|(last, first)| last.saturating_sub(first)),
+            })
+        })
+        .collect()
+}
+
+fn pressure(session: &Session) -> Option<MemoryPressure> {
+    let (first, last) = (session.host.host.first()?, session.host.host.last()?);
+    let seconds = |of: fn(&PressureTotals) -> Option<u64>| {
+        let grown = of(&last.pressure)?.saturating_sub(of(&first.pressure)?);
+        Some(round(grown as f64 / 1e6, 3))
+    };
+    Some(MemoryPressure {
+        some_s: seconds(|p| p.memory_some_us),
+        full_s: seconds(|p| p.memory_full_us),
+    })
+}

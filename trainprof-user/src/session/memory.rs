@@ -1,0 +1,147 @@
+//! Sampled page faults, the stacks that led to them, and what became of the pages.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    record::{
+        Record,
+        fact::{FaultFact, FaultSamplingFact, FrameFact, PageKind, StackFact},
+    },
+    time::KtimeNs,
+};
+
+/// Faults that are kept one by one; when more come, every second one goes and the others count twice.
+const MAX_FAULTS: usize = 65_536;
+
+/// A sampled fault.
+#[derive(Clone, Copy, Debug)]
+pub struct SeenFault {
+    pub fact: FaultFact,
+    /// Faults that it stands for, of those that are kept here.
+    pub faults: f64,
+    /// When its page was first seen to be gone.
+    pub gone: Option<KtimeNs>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct MemorySeen {
+    pub sampling: Option<FaultSamplingFact>,
+    pub frames: BTreeMap<u32, FrameFact>,
+    pub stacks: BTreeMap<u32, StackFact>,
+    /// By number.
+    pub faults: BTreeMap<u32, SeenFault>,
+    /// Samples, and the faults that they stand for, by process and kind.
+    pub kinds: BTreeMap<(u32, PageKind), (u64, u64)>,
+    /// Pages that were gone before their fault was recorded: faults wait for their stacks.
+    early: BTreeMap<u32, KtimeNs>,
+    /// How often the faults were halved.
+    halved: u32,
+}
+
+impl MemorySeen {
+    pub(super) fn apply(&mut self, record: &Record) {
+        match record {
+            Record::FaultSampling(sampling) => self.sampling = Some(*sampling),
+            Record::Frame(frame) => {
+                self.frames.insert(frame.number, frame.clone());
+            }
+            Record::Stack(stack) => {
+                self.stacks.insert(stack.number, stack.clone());
+            }
+            Record::Fault(fault) => self.fault(*fault),
+            Record::PagesGone(pages) => {
+                for number in &pages.faults {
+                    match self.faults.get_mut(number) {
+                        Some(fault) => {
+                            fault.gone.get_or_insert(pages.at);
+                        }
+                        None if self.early.len() < MAX_FAULTS => {
+                            self.early.insert(*number, pages.at);
+                        }
+                        None => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn fault(&mut self, fact: FaultFact) {
+        let sum = self.kinds.entry((fact.pid, fact.kind)).or_default();
+        sum.0 += 1;
+        sum.1 += u64::from(fact.faults);
+        let gone = self.early.remove(&fact.number);
+        if !u64::from(fact.number).is_multiple_of(1 << self.halved.min(63)) {
+            return;
+        }
+        let times = f64::from(1_u32 << self.halved.min(31));
+        self.faults.insert(
+            fact.number,
+            SeenFault {
+                fact,
+                faults: f64::from(fact.faults) * times,
+                gone,
+            },
+        );
+        if self.faults.len() > MAX_FAULTS {
+            self.halved += 1;
+            let every = 1 << self.halved.min(63);
+            self.faults
+                .retain(|number, _| u64::from(*number).is_multiple_of(every));
+            for fault in self.faults.values_mut() {
+                fault.faults *= 2.0;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::fact::PagesGone;
+
+    fn fault(number: u32) -> Record {
+        Record::Fault(FaultFact {
+            number,
+            at: KtimeNs(u64::from(number)),
+            tid: 1,
+            pid: 1,
+            faults: 17,
+            kind: PageKind::Anonymous,
+            in_kernel: false,
+            stack: 0,
+        })
+    }
+
+    #[test]
+    fn a_page_that_was_gone_before_its_fault_was_recorded_is_gone() {
+        let mut seen = MemorySeen::default();
+        seen.apply(&fault(1));
+        seen.apply(&Record::PagesGone(PagesGone {
+            at: KtimeNs(9),
+            faults: vec![1, 2],
+        }));
+        seen.apply(&fault(2));
+        seen.apply(&fault(3));
+        let gone: Vec<_> = seen.faults.values().map(|f| f.gone.is_some()).collect();
+        assert_eq!(gone, [true, true, false]);
+    }
+
+    #[test]
+    fn many_faults_are_thinned_and_their_sum_stays() {
+        let mut seen = MemorySeen::default();
+        let count = 3 * MAX_FAULTS as u32;
+        for number in 1..=count {
+            seen.apply(&fault(number));
+        }
+        assert!(seen.faults.len() <= MAX_FAULTS);
+        let sum: f64 = seen.faults.values().map(|f| f.faults).sum();
+        let all = 17.0 * f64::from(count);
+        assert!((sum / all - 1.0).abs() < 0.01, "{sum} {all}");
+        assert_eq!(
+            seen.kinds[&(1, PageKind::Anonymous)],
+            (u64::from(count), 17 * u64::from(count))
+        );
+    }
+}

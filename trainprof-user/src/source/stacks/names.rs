@@ -1,0 +1,120 @@
+//! Names of functions, by blazesym.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    path::PathBuf,
+};
+
+use blazesym::symbolize::{
+    Input, Symbolizer,
+    source::{Elf, Source},
+};
+
+use super::worker::Named;
+use crate::{
+    record::fact::SourceLine,
+    source::places::{
+        class::{self, Flavour},
+        symbols::{Module, through_root},
+    },
+};
+
+/// Debugging information of larger files is not read: it would take more memory than all the rest.
+const MAX_DEBUG: u64 = 32 << 20;
+/// Files whose tables are kept at once, by their number and their size together; beyond that all are forgotten.
+const MAX_FILES: usize = 128;
+const MAX_BYTES: u64 = 2 << 30;
+/// Longer names are cut: templates of C++ have names of many kilobytes.
+const MAX_NAME: usize = 240;
+
+/// Looks names up, and keeps what it read.
+pub struct Names {
+    symbolizer: Symbolizer,
+    /// Open files: a path through /proc ends with its process, a descriptor does not.
+    files: BTreeMap<u32, Option<(File, u64)>>,
+    bytes: u64,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            symbolizer: Symbolizer::builder()
+                .enable_auto_reload(false)
+                .enable_inlined_fns(false)
+                // Ours would be another host's for a process in a container.
+                .set_debug_dirs(Some(std::iter::empty::<PathBuf>()))
+                .build(),
+            files: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl Names {
+    /// Names the place at a module's offset, as process `pid` sees the module.
+    pub fn find(&mut self, pid: u32, number: u32, module: &Module, offset: u64) -> Named {
+        let flavour = Flavour::of_name(&module.name);
+        let mut named = Named {
+            module: Some(module.name.clone()).filter(|name| !name.is_empty()),
+            class: class::of_module(flavour),
+            ..Named::default()
+        };
+        let Some((path, debug)) = self.open(pid, number, module) else {
+            return named;
+        };
+        let mut elf = Elf::new(path);
+        elf.debug_syms = debug;
+        let found = self
+            .symbolizer
+            .symbolize_single(&Source::Elf(elf), Input::FileOffset(offset));
+        if let Ok(found) = found
+            && let Some(symbol) = found.as_sym()
+        {
+            named.class = class::of_function(flavour, &symbol.name);
+            named.function = Some(cut(&symbol.name));
+            named.source = symbol.code_info.as_ref().and_then(|info| {
+                Some(SourceLine {
+                    file: cut(&info.to_path().to_string_lossy()),
+                    line: info.line?,
+                })
+            });
+        }
+        named
+    }
+
+    fn open(&mut self, pid: u32, number: u32, module: &Module) -> Option<(PathBuf, bool)> {
+        if !self.files.contains_key(&number) {
+            if self.files.len() >= MAX_FILES || self.bytes > MAX_BYTES {
+                *self = Self::default();
+            }
+            let opened = open(pid, module);
+            self.bytes += opened.as_ref().map_or(0, |(_, bytes)| *bytes);
+            self.files.insert(number, opened);
+        }
+        let (file, bytes) = self.files.get(&number)?.as_ref()?;
+        Some((
+            PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
+            *bytes <= MAX_DEBUG,
+        ))
+    }
+}
+
+fn open(pid: u32, module: &Module) -> Option<(File, u64)> {
+    let path = module.path.to_str().filter(|path| !path.is_empty())?;
+    let file = File::open(through_root(pid, path)).ok()?;
+    let metadata = file.metadata().ok()?;
+    // An overlay shows other devices here than in the table of mappings: then inodes say nothing.
+    let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+    let same = device != module.device || metadata.ino() == module.inode;
+    (metadata.is_file() && same).then_some((file, metadata.len()))
+}
+
+fn cut(name: &str) -> String {
+    let mut end = name.len().min(MAX_NAME);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name[..end].to_owned()
+}
