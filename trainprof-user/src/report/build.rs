@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::{loss::Loss, op::Class, thread::WakerKind};
 
 use super::{
-    Shown, gpu,
+    Shown, alloc, gpu,
     io::{self, round},
     model::{
         Cost, Coverage, Faults, Host, Job, Memory, Missing, ProcessRow, Report, RssBytes, SCHEMA,
@@ -54,7 +54,7 @@ pub fn report(session: &Session, shown: Shown) -> Report {
         threads: threads(session, shown.top, &roles),
         gpu: gpu::gpu(session, &analysis),
         io: io::io(session, shown),
-        memory: memory(session),
+        memory: memory(session, shown.top),
         blame: why::blame(session, &analysis, shown.top),
         verdict: why::verdict(&analysis),
         findings: why::findings(&analysis),
@@ -411,7 +411,7 @@ fn describe_waker(session: &Session, kind: u8, tid: u32) -> Waker {
     }
 }
 
-fn memory(session: &Session) -> Memory {
+fn memory(session: &Session, top: usize) -> Memory {
     let rss: Vec<_> = session
         .processes
         .values()
@@ -430,15 +430,22 @@ fn memory(session: &Session) -> Memory {
         }),
         growth_bytes_per_s: None,
         time_to_limit_s: None,
-        allocs_per_s: None,
-        alloc_bytes_per_s: None,
-        churn_share: None,
-        sites: Vec::new(),
+        allocs_per_s: session
+            .alloc
+            .allocs_per_s(|pid| session.cpus_used(pid))
+            .map(|rate| round(rate.value, 1)),
+        alloc_bytes_per_s: session
+            .alloc
+            .bytes_per_s(|pid| session.cpus_used(pid))
+            .map(|rate| round(rate.value, 1)),
+        churn_share: session.alloc.churn_share().map(|share| round(share, 6)),
+        sites: alloc::sites(session, top),
         faults: (!counters.is_empty()).then(|| Faults {
             minor: counters.iter().map(|c| c.minor_faults).sum(),
             major: counters.iter().map(|c| c.major_faults).sum(),
         }),
         calls: io::memory_calls(session),
+        allocation: alloc::allocation(session, top),
     }
 }
 
@@ -454,11 +461,19 @@ fn shed(session: &Session) -> Vec<String> {
             )
         })
         .into_iter()
+        .chain(
+            session
+                .alloc
+                .governor
+                .iter()
+                .flat_map(|governor| governor.shed.clone()),
+        )
         .collect()
 }
 
 fn cost(session: &Session) -> Cost {
     let cost = session.cost;
+    let governor = session.alloc.governor.as_ref();
     Cost {
         slowdown_estimate_pct: cost
             .filter(|c| c.counted_ns >= MIN_COUNTED_NS)
@@ -470,5 +485,11 @@ fn cost(session: &Session) -> Cost {
         collector_rss_max_bytes: cost.map(|c| c.collector_rss_max_bytes),
         attach_s: session.start.as_ref().map(|start| seconds(start.attach_ns)),
         shed: shed(session),
+        budget: governor.map(|g| round(g.budget, 6)),
+        spent_share: governor.filter(|g| g.job_ns > 0).map(|g| {
+            let spent = g.probes_ns + g.own_ns + g.windows_ns;
+            round(spent as f64 / g.job_ns as f64, 6)
+        }),
+        windows: alloc::window_cost(session),
     }
 }
