@@ -26,6 +26,9 @@ for source in "$here"/*.c; do
 done
 # The same with the shared C library, which distributions strip.
 build spender spender-shared
+build allocate allocate-shared
+# Nothing tells where its allocator is.
+build allocate allocate-stripped -static -s
 cp "$here"/*.py "$out/"
 sh "$here/gpu/build.sh" "$out/gpu"
 cp "$here"/gpu/*.py "$out/gpu/"

@@ -5,6 +5,7 @@
 //! slow or bad is decided in user space, later.
 #![no_std]
 
+pub mod alloc;
 pub mod arch;
 pub mod cell;
 pub mod event;

@@ -86,7 +86,7 @@ extern "C" fn bucket_of_latency(ns: u64) -> u32 {
 
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn bucket_of_size(bytes: u64) -> u32 {
+pub extern "C" fn bucket_of_size(bytes: u64) -> u32 {
     size_bucket(bytes)
 }
 

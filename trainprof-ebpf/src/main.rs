@@ -6,6 +6,7 @@
 #![no_main]
 
 mod account;
+mod alloc;
 mod cache;
 mod emit;
 mod fault;

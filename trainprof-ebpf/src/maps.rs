@@ -3,9 +3,13 @@
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, RingBuf, StackTrace},
 };
 use trainprof_common::{
+    alloc::{
+        Allocated, Caller, CallerKey, Calls, CallsKey, HIT_COUNTERS, Lifetimes, MemoryKey, Pending,
+        Window, WindowState,
+    },
     cell::{OpCell, OpKey, WaitCell, WaitKey},
     fileset::{FilesetInfo, FilesetKey, FilesetRef},
     gpu::{Call, MAX_FUNCTIONS},
@@ -64,6 +68,37 @@ pub static GPU_CALLS: HashMap<u32, Call> = HashMap::with_max_entries(16_384, BPF
 /// Calls so far, by [`trainprof_common::gpu::Function::number`]: calls inside others too.
 #[map]
 pub static GPU_COUNTS: PerCpuArray<u64> = PerCpuArray::with_max_entries(MAX_FUNCTIONS as u32, 0);
+
+/// What the probes on allocators are to do, and what they tell of a window as a whole.
+#[map]
+pub static ALLOC_WINDOW: Array<Window> = Array::with_max_entries(1, 0);
+#[map]
+pub static ALLOC_STATE: Array<WindowState> = Array::with_max_entries(1, 0);
+/// All hits by kind: see [`trainprof_common::alloc`].
+#[map]
+pub static ALLOC_HITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(HIT_COUNTERS as u32, 0);
+/// Tells at once that a window is full.
+#[map]
+pub static ALLOC_FULL: RingBuf = RingBuf::with_byte_size(4096, 0);
+#[map]
+pub static ALLOC_CALLS: HashMap<CallsKey, Calls> =
+    HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+#[map]
+pub static ALLOC_CALLERS: HashMap<CallerKey, Caller> =
+    HashMap::with_max_entries(8_192, BPF_F_NO_PREALLOC);
+#[map]
+pub static ALLOC_STACKS: StackTrace = StackTrace::with_max_entries(2_048, 0);
+/// Allocations under way, by thread id, and memory that was not given back yet, by address.
+#[map]
+pub static ALLOC_PENDING: HashMap<u32, Pending> =
+    HashMap::with_max_entries(4_096, BPF_F_NO_PREALLOC);
+#[map]
+pub static ALLOC_LIVE: HashMap<MemoryKey, Allocated> =
+    HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+#[map]
+pub static ALLOC_LIFETIMES: PerCpuArray<Lifetimes> = PerCpuArray::with_max_entries(1, 0);
+#[map]
+pub static SCRATCH_CALLS: PerCpuArray<Calls> = PerCpuArray::with_max_entries(1, 0);
 
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
@@ -161,6 +196,8 @@ impl Control {
     pub const ENTRIES: u32 = 4;
     /// Page faults that are sent from each CPU in a fifth of a second, before they are thinned out.
     pub const FAULTS_IN_WINDOW: u32 = 5;
+    /// Not 0: no clock samples are taken.
+    pub const NO_SAMPLES: u32 = 6;
 }
 
 /// Reads a control word.

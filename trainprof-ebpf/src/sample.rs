@@ -14,6 +14,7 @@ use crate::{
     follow::thread,
     irq,
     kernel::{current_ids, current_task, member, offset, syscall_nr, user_regs},
+    maps::{Control, control},
     sched::PF_IO_WORKER,
 };
 
@@ -24,7 +25,7 @@ const OWN_DEPTH: u32 = 1;
 #[perf_event]
 pub fn sample(ctx: PerfEventContext) -> u32 {
     let (tgid, tid) = current_ids();
-    if tid == 0 || thread(tid).is_none() {
+    if tid == 0 || thread(tid).is_none() || control(Control::NO_SAMPLES) != 0 {
         return 0;
     }
     // SAFETY: the context begins with the registers of what was interrupted; the verifier checks the access.

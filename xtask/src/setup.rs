@@ -34,6 +34,14 @@ const TEST_PROGRAMS: &[(&str, &str)] = &[
     ("bpftrace", "bpftrace"),
     ("fusermount3", "fuse3"),
 ];
+/// Allocators that the tests have a job use, with their packages.
+const ALLOCATORS: [(&str, &str); 2] = [
+    ("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", "libjemalloc2"),
+    (
+        "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
+        "libtcmalloc-minimal4",
+    ),
+];
 /// Programs that start a virtual machine, or go into one, with their packages.
 const VM_PROGRAMS: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
@@ -131,6 +139,11 @@ pub fn for_root_tests() -> Result<()> {
     install(&missing(TEST_PROGRAMS))?;
     if !has_static_libc() {
         install(&["libc6-dev"])?;
+    }
+    for (library, package) in ALLOCATORS {
+        if !Path::new(library).exists() {
+            install(&[package])?;
+        }
     }
     for_demo()
 }

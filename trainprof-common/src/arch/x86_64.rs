@@ -43,6 +43,8 @@ pub fn branch_targets(code: &[u8], address: u64) -> impl Iterator<Item = u64> + 
 }
 /// Byte offsets of the first six arguments of a function: di, si, dx, cx, r8, r9.
 pub const REGS_CALL_ARGS: [usize; 6] = [112, 104, 96, 88, 72, 64];
+/// Byte offset of the register that a function returns its result in.
+pub const REGS_RESULT: usize = 80;
 /// Byte offset of the stack pointer.
 pub const REGS_SP: usize = 152;
 /// How far a function's return moves the stack pointer (0 where the return address is in a register).

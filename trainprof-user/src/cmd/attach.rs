@@ -14,7 +14,7 @@ pub fn attach(args: &AttachArgs) -> Result<u8, Failure> {
     let mut output = Output::open(&args.watch)?;
     watch::with_runtime(async {
         let mut signals = Signals::for_watch()?;
-        let mut begun = watch::begin(&args.pids, false, &args.watch.gpu)?;
+        let mut begun = watch::begin(&args.pids, false, &args.watch)?;
         watch::until_done(
             &mut begun,
             &mut output,

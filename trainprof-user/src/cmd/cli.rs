@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 
-use crate::{gpu, report::gate};
+use crate::{gpu, report::gate, source::alloc::Mode};
 
 /// Tells, from outside, why a machine-learning training job is not faster.
 #[derive(Debug, Parser)]
@@ -59,6 +59,13 @@ pub struct WatchArgs {
     /// GPUs: `auto`, `off`, or the path of libnvidia-ml.so.1.
     #[arg(long, value_name = "GPU", default_value = "auto")]
     pub gpu: gpu::Choice,
+    /// Calls of malloc and its like: `auto` looks at them in short windows, as far as the budget allows; `full` sees every
+    /// call, which slows the job down several times; `off`.
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub alloc: Mode,
+    /// What watching may cost, of the job's CPU time: windows open no oftener than this pays for.
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_share)]
+    pub overhead_budget: f64,
     /// Rows of each table.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
@@ -124,6 +131,20 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A share as people write it (`1%`, `0.5 %`, `0.01`), as 0–1. More than nothing, at most all.
+fn parse_share(text: &str) -> Result<f64, String> {
+    let (number, unit) = match text.trim().strip_suffix('%') {
+        Some(number) => (number.trim_end(), 0.01),
+        None => (text.trim(), 1.0),
+    };
+    number
+        .parse::<f64>()
+        .ok()
+        .map(|number| number * unit)
+        .filter(|share| *share > 0.0 && *share <= 1.0)
+        .ok_or_else(|| "write a share above 0 and up to 100%, for example 1% or 0.01".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -133,6 +154,24 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn shares() {
+        for (text, share) in [
+            ("1%", 0.01),
+            ("0.5 %", 0.005),
+            ("0.02", 0.02),
+            ("100%", 1.0),
+        ] {
+            assert!(
+                parse_share(text).is_ok_and(|got| (got - share).abs() < 1e-12),
+                "{text}"
+            );
+        }
+        for text in ["", "%", "0", "-1%", "101%", "nan", "much"] {
+            assert!(parse_share(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

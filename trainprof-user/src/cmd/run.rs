@@ -19,7 +19,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
     let mut child = launch::held(&args.command)?;
     let outcome = watch::with_runtime(async {
         let mut signals = Signals::for_launcher()?;
-        let mut begun = watch::begin(&[child.pid()], true, &args.watch.gpu)?;
+        let mut begun = watch::begin(&[child.pid()], true, &args.watch)?;
         child.release();
         let job = Job::Ours(&mut child);
         watch::until_done(

@@ -9,6 +9,7 @@ use tokio::{
 
 use super::{
     Failure,
+    cli::WatchArgs,
     launch::Child,
     output::Output,
     stop::{Event, Signals, terminal_tells_all},
@@ -22,7 +23,7 @@ use crate::{
         Session,
         roles::{Role, roles},
     },
-    source::{Live, SourceError, Watch, scan},
+    source::{Live, SourceError, Watch, alloc::Mode, scan},
 };
 
 /// How often the ring is drained when nothing is urgent.
@@ -64,7 +65,14 @@ pub struct Begun {
 }
 
 /// Attaches, gives up the privileges that are no longer needed, and says that the watch has begun.
-pub fn begin(pids: &[u32], signals: bool, gpu: &gpu::Choice) -> Result<Begun, Failure> {
+pub fn begin(pids: &[u32], signals: bool, args: &WatchArgs) -> Result<Begun, Failure> {
+    let gpu = &args.gpu;
+    if args.alloc == Mode::Full {
+        eprintln!(
+            "trainprof: --alloc full sees every call of the allocator: a job that allocates much runs several times \
+             slower meanwhile"
+        );
+    }
     // Before any probe exists, so that this process never holds one.
     let switch = StatsSwitch::start().ok();
     let driver = gpu::Driver::start(gpu).map_err(Failure::input)?;
@@ -72,8 +80,11 @@ pub fn begin(pids: &[u32], signals: bool, gpu: &gpu::Choice) -> Result<Begun, Fa
         targets: pids.to_vec(),
         limits: Limits {
             gpu_calls: *gpu != gpu::Choice::Off,
+            alloc: args.alloc != Mode::Off,
             ..Limits::for_this_host()
         },
+        alloc: args.alloc,
+        overhead_budget: args.overhead_budget,
     };
     let mut live = Live::attach(&watch).map_err(failure)?;
     live.set_gpu_driver(driver);

@@ -12,6 +12,7 @@ use trainprof_common::{Wire, arch};
 use super::{
     CONTROL_ENTRIES, CONTROL_EVENT_MIN_NS, CONTROL_FAULTS_IN_WINDOW, CONTROL_TOUCH_GAP_NS,
     CONTROL_TOUCH_SPACING_NS, Half, KernelError, Limits, Probes, Skipped,
+    alloc::AllocProbes,
     btf::{self, KernelTypes},
     calls::{self, CallProbes},
     map_error,
@@ -95,6 +96,16 @@ impl Probes {
             }
             None => None,
         };
+        let alloc = limits
+            .alloc
+            .then(|| AllocProbes::start(&mut ebpf))
+            .and_then(|started| {
+                let missing = |reason| Skipped {
+                    what: "allocations".to_owned(),
+                    reason,
+                };
+                started.map_err(|reason| skipped.push(missing(reason))).ok()
+            });
         #[cfg(feature = "probe-log")]
         let log = aya_log::EbpfLogger::init(&mut ebpf)
             .inspect_err(|error| tracing::warn!(%error, "the probes have no log: build them with `cargo xtask ebpf --log`"))
@@ -103,6 +114,7 @@ impl Probes {
             #[cfg(feature = "probe-log")]
             log,
             calls,
+            alloc,
             gpu_calls: table(&mut ebpf, "GPU_CALLS")?,
             gpu_counts: PerCpuArray::try_from(take(&mut ebpf, "GPU_COUNTS")?)
                 .map_err(map_error("GPU_COUNTS"))?,

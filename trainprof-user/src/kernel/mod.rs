@@ -2,6 +2,7 @@
 //!
 //! Owns loading, attaching, draining and measuring the probes; knows nothing of jobs, reports or rules.
 
+pub mod alloc;
 mod apart;
 pub mod aside;
 pub mod btf;
@@ -10,6 +11,7 @@ mod load;
 pub mod plan;
 pub mod sampling;
 mod stats;
+mod uprobe;
 mod wire;
 
 use std::{
@@ -35,6 +37,7 @@ use trainprof_common::{
 
 use self::wire::Table;
 pub use self::{
+    alloc::AllocProbes,
     calls::{CallProbes, Notice},
     stats::StatsSwitch,
 };
@@ -50,6 +53,7 @@ const CONTROL_TOUCH_GAP_NS: u32 = 2;
 const CONTROL_TOUCH_SPACING_NS: u32 = 3;
 const CONTROL_ENTRIES: u32 = 4;
 const CONTROL_FAULTS_IN_WINDOW: u32 = 5;
+const CONTROL_NO_SAMPLES: u32 = 6;
 
 /// What can go wrong between us and the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +102,8 @@ pub struct Limits {
     pub seed: u64,
     /// Whether calls into the GPU's runtime are watched.
     pub gpu_calls: bool,
+    /// Whether windows of probes on allocators may be opened.
+    pub alloc: bool,
 }
 
 impl Limits {
@@ -110,6 +116,7 @@ impl Limits {
             touch_spacing_ns: 500_000,
             seed: u64::from(std::process::id()),
             gpu_calls: true,
+            alloc: true,
         }
     }
 }
@@ -148,6 +155,8 @@ struct Half {
 pub struct Probes {
     /// Probes on calls into the GPU's runtime, which another process attaches. First, so that they go first.
     pub calls: Option<CallProbes>,
+    /// Probes on allocators, which another process attaches in windows.
+    pub alloc: Option<AllocProbes>,
     gpu_calls: Table<u32, Call>,
     gpu_counts: PerCpuArray<MapData, u64>,
     /// The probes' own log, in a build for debugging them.
@@ -252,6 +261,11 @@ impl Probes {
         self.entries = Some(link);
         self.stretch = self.stretch.wrapping_add(1).max(1);
         self.set_control(CONTROL_ENTRIES, u64::from(self.stretch))
+    }
+
+    /// Takes no clock samples any more.
+    pub fn shed_samples(&mut self) -> Result<(), KernelError> {
+        self.set_control(CONTROL_NO_SAMPLES, 1)
     }
 
     fn set_control(&mut self, word: u32, value: u64) -> Result<(), KernelError> {

@@ -4,7 +4,7 @@ use std::{
     io,
     marker::PhantomData,
     mem::{MaybeUninit, size_of},
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, RawFd},
 };
 
 use aya::{
@@ -116,12 +116,24 @@ impl<K: Wire, V: Wire> Table<K, V> {
         self.batches(BPF_MAP_LOOKUP_BATCH)
     }
 
+    /// Looks at the entries of a map that another table owns.
+    ///
+    /// # Safety
+    /// `fd` is a hash map of these types.
+    pub unsafe fn read_borrowed(fd: RawFd) -> io::Result<Vec<(K, V)>> {
+        Self::batches_of(fd, BPF_MAP_LOOKUP_BATCH)
+    }
+
     /// Takes every entry out. Nobody may write to the map meanwhile.
     pub fn drain(&self) -> io::Result<Vec<(K, V)>> {
         self.batches(BPF_MAP_LOOKUP_AND_DELETE_BATCH)
     }
 
     fn batches(&self, command: libc::c_long) -> io::Result<Vec<(K, V)>> {
+        Self::batches_of(self.data.fd().as_fd().as_raw_fd(), command)
+    }
+
+    fn batches_of(fd: RawFd, command: libc::c_long) -> io::Result<Vec<(K, V)>> {
         let mut out = Vec::new();
         let mut room = 512_usize;
         // The kernel's cursor of a hash map is a bucket number.
@@ -137,7 +149,7 @@ impl<K: Wire, V: Wire> Table<K, V> {
                 keys: keys.as_mut_ptr() as u64,
                 values: values.as_mut_ptr() as u64,
                 count: room as u32,
-                map_fd: self.data.fd().as_fd().as_raw_fd() as u32,
+                map_fd: fd as u32,
                 ..BatchAttr::default()
             };
             // SAFETY: both buffers have room for `count` entries of the map's sizes.

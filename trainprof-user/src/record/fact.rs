@@ -6,6 +6,10 @@
 use serde::{Deserialize, Serialize};
 
 pub use super::{
+    alloc::{
+        AllocCalibrationFact, AllocCallsFact, AllocFrame, AllocLifetimesFact, AllocSiteFact,
+        AllocWindowFact, AllocatorFact, GovernorFact,
+    },
     gpu::{GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMetric, GpuProcessFact, GpuSampleFact},
     pressure::{
         CgroupMemorySample, HostSample, PressureTotals, ProcessSample, QuotaSample, SocketFact,
@@ -98,6 +102,12 @@ pub enum Record {
     FaultSampling(FaultSamplingFact),
     Fault(FaultFact),
     PagesGone(PagesGone),
+    AllocCalibration(AllocCalibrationFact),
+    Allocator(AllocatorFact),
+    AllocWindow(AllocWindowFact),
+    /// After the window that it belongs to.
+    AllocSite(AllocSiteFact),
+    Governor(GovernorFact),
 }
 
 /// The beginning of a watch.

@@ -1,5 +1,6 @@
 //! The recording: what a watch saw, as an ordered stream of facts in one file.
 
+pub mod alloc;
 pub mod fact;
 pub mod format;
 pub mod gpu;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::{loss::Loss, op::Class, thread::WakerKind};
 
 use super::{
-    Shown, gpu,
+    Shown, alloc, gpu,
     io::{self, round},
     memory::memory,
     model::{
@@ -424,11 +424,19 @@ fn shed(session: &Session) -> Vec<String> {
             )
         })
         .into_iter()
+        .chain(
+            session
+                .alloc
+                .governor
+                .iter()
+                .flat_map(|governor| governor.shed.clone()),
+        )
         .collect()
 }
 
 fn cost(session: &Session) -> Cost {
     let cost = session.cost;
+    let governor = session.alloc.governor.as_ref();
     Cost {
         slowdown_estimate_pct: cost
             .filter(|c| c.counted_ns >= MIN_COUNTED_NS)
@@ -440,5 +448,11 @@ fn cost(session: &Session) -> Cost {
         collector_rss_max_bytes: cost.map(|c| c.collector_rss_max_bytes),
         attach_s: session.start.as_ref().map(|start| seconds(start.attach_ns)),
         shed: shed(session),
+        budget: governor.map(|g| round(g.budget, 6)),
+        spent_share: governor.filter(|g| g.job_ns > 0).map(|g| {
+            let spent = g.probes_ns + g.own_ns + g.windows_ns;
+            round(spent as f64 / g.job_ns as f64, 6)
+        }),
+        windows: alloc::window_cost(session),
     }
 }

@@ -5,6 +5,7 @@ use std::{cmp::Reverse, collections::BTreeSet};
 use trainprof_common::{hist::size_low, op::Op};
 
 use super::{
+    alloc,
     io::{self, round},
     model::{
         CpuShare, FaultRates, Faults, KeptSite, Memory, MemoryCgroup, MemoryCpu, MemoryPressure,
@@ -50,10 +51,16 @@ pub fn memory(session: &Session, top: usize) -> Memory {
         time_to_limit_s: growth
             .and_then(|growth| time_to_limit(session, growth))
             .map(|seconds| round(seconds, 1)),
-        allocs_per_s: None,
-        alloc_bytes_per_s: None,
-        churn_share: None,
-        sites: Vec::new(),
+        allocs_per_s: session
+            .alloc
+            .allocs_per_s(|pid| session.cpus_used(pid))
+            .map(|rate| round(rate.value, 1)),
+        alloc_bytes_per_s: session
+            .alloc
+            .bytes_per_s(|pid| session.cpus_used(pid))
+            .map(|rate| round(rate.value, 1)),
+        churn_share: session.alloc.churn_share().map(|share| round(share, 6)),
+        sites: alloc::sites(session, top),
         faults: (!counters.is_empty()).then(|| Faults {
             minor: counters.iter().map(|c| c.minor_faults).sum(),
             major: counters.iter().map(|c| c.major_faults).sum(),
@@ -70,6 +77,7 @@ pub fn memory(session: &Session, top: usize) -> Memory {
         sizes: sizes(session),
         cgroups: cgroups(session),
         pressure: pressure(session),
+        allocation: alloc::allocation(session, top),
     }
 }
 

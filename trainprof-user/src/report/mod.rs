@@ -1,6 +1,7 @@
 //! The report: a pure function of a session. JSON by a stable contract, and text that can be read in ten
 //! seconds.
 
+mod alloc;
 mod build;
 pub mod gate;
 mod gpu;

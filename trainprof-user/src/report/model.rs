@@ -438,7 +438,7 @@ pub struct Memory {
     pub allocs_per_s: Option<f64>,
     pub alloc_bytes_per_s: Option<f64>,
     pub churn_share: Option<f64>,
-    pub sites: Vec<()>,
+    pub sites: Vec<AllocationSite>,
     pub faults: Option<Faults>,
     pub calls: BTreeMap<&'static str, CallRow>,
     /// Where memory is first touched that is then kept, the largest first; `null` without samples of page faults.
@@ -450,6 +450,8 @@ pub struct Memory {
     /// Control groups that the job's processes are in, and those above with a limit.
     pub cgroups: Vec<MemoryCgroup>,
     pub pressure: Option<MemoryPressure>,
+    /// `null` when no window on an allocator was opened.
+    pub allocation: Option<Allocation>,
 }
 
 /// A place in the program where memory is first touched that is then kept.
@@ -557,6 +559,91 @@ pub struct MemoryPressure {
     pub full_s: Option<f64>,
 }
 
+/// What windows on allocators tell.
+#[derive(Clone, Debug, Serialize)]
+pub struct Allocation {
+    pub windows: u32,
+    /// Of them, those in which allocations were followed to their release.
+    pub paired_windows: u32,
+    /// Seconds in which calls were counted.
+    pub window_s: f64,
+    /// Standard errors of `memory.allocs_per_s` and `alloc_bytes_per_s`.
+    pub allocs_per_s_error: Option<f64>,
+    pub alloc_bytes_per_s_error: Option<f64>,
+    pub sizes: Vec<AllocSizeRow>,
+    pub lifetimes: Option<Lifetimes>,
+    pub processes: Vec<AllocProcess>,
+    /// Calls and addresses for which there was no room.
+    pub lost: u64,
+}
+
+/// Allocations of sizes from this one on, below the next power of two.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct AllocSizeRow {
+    pub from_bytes: u64,
+    pub count: u64,
+    pub share: f64,
+}
+
+/// What became of allocations that were followed from `malloc` to `free`.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Lifetimes {
+    pub followed: u64,
+    pub followed_bytes: u64,
+    pub freed_within_1ms_share: f64,
+    pub freed_within_1ms_bytes_share: f64,
+    /// At least so much: what lives longer than its window is not seen to go.
+    pub freed_in_window_share: f64,
+    pub freed_in_window_bytes_share: f64,
+    /// Standard error of `freed_within_1ms_share`.
+    pub error: f64,
+}
+
+/// Allocations of one process.
+#[derive(Clone, Debug, Serialize)]
+pub struct AllocProcess {
+    pub pid: u32,
+    /// File name of the library that serves it.
+    pub allocator: Option<String>,
+    pub windows: u32,
+    pub window_s: f64,
+    pub allocs_per_s: Option<f64>,
+    pub allocs_per_s_error: Option<f64>,
+    pub bytes_per_s: Option<f64>,
+    /// Calls that were counted, by function and by thread.
+    pub functions: BTreeMap<String, u64>,
+    pub threads: BTreeMap<u32, u64>,
+}
+
+/// A function that asks for memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct AllocationSite {
+    pub pid: u32,
+    /// The caller; `null` where no symbol tells.
+    pub function: Option<String>,
+    pub module: Option<String>,
+    /// What it calls: `malloc`, `operator new`.
+    pub allocator: String,
+    pub allocs_per_s: Option<f64>,
+    pub allocs_per_s_error: Option<f64>,
+    pub bytes_per_s: Option<f64>,
+    pub kept_bytes_per_s: Option<f64>,
+    /// Of the process's allocations.
+    pub share: f64,
+    pub samples: u64,
+    /// The commonest way there, the caller first.
+    pub stack: Vec<SiteFrame>,
+}
+
+/// One frame of a stack.
+#[derive(Clone, Debug, Serialize)]
+pub struct SiteFrame {
+    pub function: Option<String>,
+    pub module: Option<String>,
+    /// In the module's file; the address where there is no module.
+    pub offset: u64,
+}
+
 /// A call that maps or unmaps memory: how often, and the bytes that were asked for.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct CallRow {
@@ -577,5 +664,32 @@ pub struct Cost {
     pub collector_rss_max_bytes: Option<u64>,
     /// From the beginning of attaching until everything was followed.
     pub attach_s: Option<f64>,
+    /// What was given up to keep to the budget, in the order in which it was.
     pub shed: Vec<String>,
+    /// Share (0–1) of the job's CPU time that watching may cost.
+    pub budget: Option<f64>,
+    /// What it cost of that: probes, trainprof's own CPU time and windows, over the job's CPU time.
+    pub spent_share: Option<f64>,
+    pub windows: Option<WindowCost>,
+}
+
+/// What windows of allocation probes cost.
+#[derive(Clone, Debug, Serialize)]
+pub struct WindowCost {
+    pub count: u32,
+    /// Hits of the probes, those while windows opened and closed too.
+    pub hits: u64,
+    /// What hits took from the job's threads.
+    pub job_cpu_s: f64,
+    /// For how long closing windows stopped each of their threads at most, summed up.
+    pub pause_s: f64,
+    pub trainprof_cpu_s: f64,
+    /// The most that windows added to one thread in any ten seconds, as a share of them.
+    pub worst_thread_share: Option<f64>,
+    /// Cost of a hit as measured at the start: emulated, single-stepped; and what seeing the return adds.
+    pub hit_ns: Option<f64>,
+    pub stepped_hit_ns: Option<f64>,
+    pub return_ns: Option<f64>,
+    /// For how long taking one probe away stops a thread.
+    pub close_pause_ms: Option<f64>,
 }

@@ -7,6 +7,8 @@ use crate::analysis::words::time;
 
 /// Columns that every line fits into.
 const WIDTH: usize = 100;
+/// Call sites of allocations that are listed.
+const SITES_SHOWN: usize = 5;
 
 /// Renders a report for reading.
 pub fn to_text(report: &Report, top: usize) -> String {
@@ -286,12 +288,58 @@ fn memory(out: &mut String, report: &Report) -> std::fmt::Result {
     for (name, row) in memory.calls.iter().filter(|(_, row)| row.count > 0) {
         facts.push(format!("{} {name}", row.count));
     }
-    if facts.is_empty() {
-        Ok(())
-    } else {
-        writeln!(out, "\nmemory: {}", facts.join(", "))?;
-        kept(out, memory)
+    if !facts.is_empty() {
+        writeln!(
+            out,
+            "
+memory: {}",
+            facts.join(", ")
+        )?;
+        kept(out, memory)?;
     }
+    allocations(out, report)
+}
+
+/// What windows on the allocator tell.
+fn allocations(out: &mut String, report: &Report) -> std::fmt::Result {
+    let memory = &report.memory;
+    let (Some(seen), Some(rate), Some(size)) = (
+        &memory.allocation,
+        memory.allocs_per_s,
+        memory.alloc_bytes_per_s,
+    ) else {
+        return Ok(());
+    };
+    write!(
+        out,
+        "allocations: {rate:.0}/s (± {:.0}), {}/s, from {} windows of {:.1} ms in all",
+        seen.allocs_per_s_error.unwrap_or(0.0),
+        bytes(size),
+        seen.windows,
+        seen.window_s * 1e3,
+    )?;
+    writeln!(out)?;
+    if let Some(lived) = &seen.lifetimes {
+        writeln!(
+            out,
+            "  freed within 1 ms: {} of calls, {} of bytes; within the window: {} of bytes",
+            percent(lived.freed_within_1ms_share),
+            percent(lived.freed_within_1ms_bytes_share),
+            percent(lived.freed_in_window_bytes_share),
+        )?;
+    }
+    for site in memory.sites.iter().take(SITES_SHOWN) {
+        writeln!(
+            out,
+            "  {:>5}  {} in {} ({}, process {})",
+            percent(site.share),
+            site.function.as_deref().unwrap_or("?"),
+            site.module.as_deref().unwrap_or("?"),
+            site.allocator,
+            site.pid,
+        )?;
+    }
+    Ok(())
 }
 
 /// Where memory is kept: only where it grows.
@@ -352,6 +400,22 @@ fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
             out,
             "cost of watching: {probes}; trainprof itself {cpu:.2} s CPU, {} memory",
             bytes(rss as f64)
+        )?;
+    }
+    if let Some(windows) = cost.windows.as_ref().filter(|windows| windows.count > 0) {
+        writeln!(
+            out,
+            "windows on the allocator: {} with {} hits took {:.3} s of the job's CPU time and stopped threads for \
+             {:.3} s",
+            windows.count, windows.hits, windows.job_cpu_s, windows.pause_s
+        )?;
+    }
+    if !cost.shed.is_empty() {
+        writeln!(
+            out,
+            "left out to keep watching below {}: {}",
+            percent(cost.budget.unwrap_or(0.0)),
+            cost.shed.join(", ")
         )?;
     }
     Ok(())

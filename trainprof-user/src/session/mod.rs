@@ -3,6 +3,7 @@
 //! Synchronous, without a clock and without I/O: the same records give the same session, live or replayed.
 
 mod activity;
+pub mod alloc;
 pub mod files;
 pub mod gpu;
 pub mod history;
@@ -31,6 +32,7 @@ use crate::{
 };
 
 pub use activity::Activity;
+pub use alloc::AllocSeen;
 pub use files::{FileTotals, Histogram, OpKey, OpTotal};
 pub use gpu::GpuSeen;
 pub use history::{History, Segment};
@@ -82,6 +84,7 @@ pub struct Session {
     pub host: HostSeen,
     untimed: Untimed,
     pub memory: MemorySeen,
+    pub alloc: AllocSeen,
     /// Lost facts by [`trainprof_common::loss::Loss`] number.
     pub lost: BTreeMap<u32, u64>,
     pub undecodable: u64,
@@ -143,6 +146,11 @@ impl Session {
             | Record::ProcessMemory(_)
             | Record::Socket(_)
             | Record::OutsiderCommand { .. } => self.host.apply(record),
+            Record::AllocCalibration(_)
+            | Record::Allocator(_)
+            | Record::AllocWindow(_)
+            | Record::AllocSite(_)
+            | Record::Governor(_) => self.alloc.apply(record),
             Record::Interval(interval) => self.interval(interval),
             Record::Outsider { tid, pid, name } => {
                 self.outsiders.insert(*tid, (*pid, name.clone()));
@@ -178,6 +186,22 @@ impl Session {
     /// For how long beginnings of system calls were hidden, seconds: the times of calls are then those of a sample.
     pub fn calls_untimed_s(&self) -> f64 {
         self.untimed.total_ns as f64 / 1e9
+    }
+
+    /// CPU seconds that a process used a second, over the whole watch.
+    pub fn cpus_used(&self, pid: u32) -> f64 {
+        let ns: u64 = self
+            .threads
+            .values()
+            .filter(|thread| thread.pid == pid)
+            .map(|thread| thread.run_ns)
+            .sum();
+        let duration = self.duration_s();
+        if duration > 0.0 {
+            ns as f64 / 1e9 / duration
+        } else {
+            0.0
+        }
     }
 
     /// Whether the kernel has this member of its structures, by its name in

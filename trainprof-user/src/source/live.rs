@@ -16,6 +16,7 @@ use trainprof_common::{
 };
 
 use super::{
+    alloc::{Allocs, Mode},
     convert::{
         gpu_call, gpu_call_under_way, histograms, object_fact, op_sum, thread_end, totals,
         touch_fact, wait_fact, wait_object, wait_sum,
@@ -80,6 +81,9 @@ pub struct Watch {
     /// Processes; their descendants come along.
     pub targets: Vec<u32>,
     pub limits: Limits,
+    pub alloc: Mode,
+    /// Share (0–1) of the job's CPU time that watching may cost.
+    pub overhead_budget: f64,
 }
 
 /// A running watch. Records gather in `out`; take them with [`Live::take`].
@@ -117,6 +121,11 @@ pub struct Live {
     touched: BTreeSet<u32>,
     entries: Entries,
     gpus: Gpus,
+    allocs: Allocs,
+    /// Records of `out` that [`Allocs`] has seen.
+    observed: usize,
+    /// What the probes cost so far, extrapolated.
+    probes_cost: RunStats,
 }
 
 /// Run time of the probes, counted by the kernel in short windows.
@@ -174,6 +183,14 @@ impl Live {
             touched: BTreeSet::new(),
             entries: Entries::default(),
             gpus: Gpus::default(),
+            allocs: Allocs::new(
+                watch.alloc,
+                watch.overhead_budget,
+                own::usage().0,
+                watch.limits.seed,
+            ),
+            observed: 0,
+            probes_cost: RunStats::default(),
         };
         // One of them is the trainer, most often.
         live.set_touched(&live.targets.iter().copied().collect());
@@ -231,6 +248,8 @@ impl Live {
 
     /// The records that have gathered.
     pub fn take(&mut self) -> Vec<Record> {
+        self.observe();
+        self.observed = 0;
         std::mem::take(&mut self.out)
     }
 
@@ -268,6 +287,21 @@ impl Live {
         self.places.settle(PLACE_PATIENCE, &mut self.out);
         self.stacks
             .settle(Duration::ZERO, &mut self.places, &mut self.out);
+        self.observe();
+        self.allocs.tick(
+            own::now(),
+            &self.alive,
+            self.probes.alloc.as_mut(),
+            &mut self.places,
+            &mut self.out,
+        );
+    }
+
+    /// Lets the governor of allocation windows see the records that it has not seen yet.
+    fn observe(&mut self) {
+        let new = self.out.get(self.observed..).unwrap_or_default();
+        self.allocs.observe(new, &self.alive);
+        self.observed = self.out.len();
     }
 
     /// Has fewer single events sent when too many arrive.
@@ -380,6 +414,7 @@ impl Live {
                     name: name.clone(),
                 });
                 self.gpus.executed(exec.tgid, self.probes.calls.as_ref());
+                self.allocs.executed(exec.tgid, self.probes.alloc.as_ref());
                 self.process(at, exec.tgid, None, Some(name));
             }
             Event::GpuCall(call) => match gpu_call(&call) {
@@ -518,6 +553,17 @@ impl Live {
         self.intervals += 1;
         if FRAMEWORKS_AT.contains(&self.intervals) {
             self.frameworks();
+        }
+        self.observe();
+        self.allocs.interval(
+            &interval,
+            &self.alive,
+            self.probes_cost,
+            own::usage().0,
+            &mut self.out,
+        );
+        if self.allocs.sheds_samples() {
+            self.probes.shed_samples()?;
         }
         self.threads = threads;
         let hidden = self.entries.take_hidden();
@@ -670,6 +716,10 @@ impl Live {
             (self.counted.ns > 0).then(|| (all / u128::from(self.counted.ns)) as u64)
         };
         let (collector_cpu_ns, collector_rss_max_bytes) = own::usage();
+        self.probes_cost = RunStats {
+            ns: scale(self.counted.stats.ns).unwrap_or(0),
+            runs: scale(self.counted.stats.runs).unwrap_or(0),
+        };
         self.out.push(Record::Cost(CostSample {
             at,
             bpf_ns: scale(self.counted.stats.ns),
@@ -688,6 +738,8 @@ impl Live {
         self.places.finish(LAST_PATIENCE, &mut self.out);
         self.stacks
             .finish(LAST_PATIENCE, &mut self.places, &mut self.out);
+        self.allocs
+            .finish(own::now(), &mut self.places, &mut self.out);
         self.pressure
             .last(own::now(), &self.resident(), &mut self.out);
         self.cost();

@@ -1,5 +1,6 @@
 //! Where records come from: the live kernel. The only part with a clock.
 
+pub mod alloc;
 mod convert;
 mod entries;
 mod gpu;

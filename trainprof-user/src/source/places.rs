@@ -170,6 +170,22 @@ impl Places {
         }
     }
 
+    /// The function at an address of a process: `Some(None)` when no symbol tells, `None` when that is not known yet.
+    pub fn function_at(&mut self, pid: u32, address: u64) -> Option<Option<String>> {
+        let now = Instant::now();
+        let Some((module, offset)) = self.locate(pid, address, now) else {
+            return Some(None);
+        };
+        if let Some(place) = self.known(module, offset) {
+            let key = self.places.iter().find(|(_, number)| **number == place);
+            return Some(key.and_then(|((_, function, _), _)| function.clone()));
+        }
+        if self.may_be_read(module, now) && self.ask(pid, module, offset) {
+            return None;
+        }
+        Some(None)
+    }
+
     /// Records samples that waited, as far as their places are known by now. Waits for answers at most that long.
     pub fn settle(&mut self, patience: Duration, out: &mut Vec<Record>) {
         let until = Instant::now() + patience;

@@ -8,15 +8,15 @@ mod exports;
 mod mapped;
 mod serve;
 
-use std::{
-    os::fd::{AsFd, AsRawFd, RawFd},
-    time::Duration,
-};
+use std::time::Duration;
 
-use aya::{Ebpf, programs::UProbe};
+use aya::Ebpf;
 use serde::{Deserialize, Serialize};
 
-use super::aside::{Aside, Received};
+use super::{
+    aside::{Aside, Received},
+    uprobe::load,
+};
 
 /// Names of the programs in the eBPF object.
 pub(super) const ENTRY: &str = "gpu_call_entry";
@@ -110,18 +110,4 @@ impl CallProbes {
         }
         out
     }
-}
-
-fn load(ebpf: &mut Ebpf, name: &'static str) -> Result<RawFd, String> {
-    let program: &mut UProbe = ebpf
-        .program_mut(name)
-        .and_then(|p| p.try_into().ok())
-        .ok_or_else(|| format!("the eBPF object has no program {name}"))?;
-    // The verifier's log is as long as the program: its first line says enough.
-    program.load().map_err(|error| {
-        let text = error.to_string();
-        text.lines().next().unwrap_or_default().to_owned()
-    })?;
-    let fd = program.fd().map_err(|error| error.to_string())?;
-    Ok(fd.as_fd().as_raw_fd())
 }

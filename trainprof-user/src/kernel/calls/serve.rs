@@ -5,7 +5,6 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io,
     num::NonZeroU32,
     path::{Path, PathBuf},
     time::Duration,
@@ -13,10 +12,7 @@ use std::{
 
 use aya::{
     Ebpf,
-    programs::{
-        ProgramError, UProbe,
-        uprobe::{UProbeAttachPoint, UProbeLink, UProbeScope},
-    },
+    programs::uprobe::{UProbeLink, UProbeScope},
 };
 use trainprof_common::gpu::{CallKind, Function, MAX_FUNCTIONS};
 
@@ -27,7 +23,10 @@ use super::{
     mapped::{self, Mapped},
 };
 use crate::{
-    kernel::aside::{Line, Received},
+    kernel::{
+        aside::{Line, Received},
+        uprobe::{attach, raise_descriptor_limit},
+    },
     privilege::{Keep, drop_unneeded},
 };
 
@@ -173,7 +172,7 @@ impl Server<'_> {
             .pack();
             // The return first: no call is then seen to begin that is not seen to end.
             for program in [RETURN, ENTRY] {
-                match self.attach_one(program, site.offset, cookie, &path, scope) {
+                match attach(self.ebpf, program, site.offset, cookie, &path, scope) {
                     Ok(link) => links.push((number, link)),
                     Err((_, true)) => {
                         self.refused = true;
@@ -197,28 +196,6 @@ impl Server<'_> {
             links,
         });
         let _ = self.line.send(&Notice::Attached { pid });
-    }
-
-    /// Gives in words what went wrong, and whether we lack the permission.
-    fn attach_one(
-        &mut self,
-        program: &'static str,
-        offset: u64,
-        cookie: u64,
-        path: &Path,
-        scope: UProbeScope,
-    ) -> Result<UProbeLink, (String, bool)> {
-        let program: &mut UProbe = self
-            .ebpf
-            .program_mut(program)
-            .and_then(|p| p.try_into().ok())
-            .ok_or_else(|| ("no such program".to_owned(), false))?;
-        let point = UProbeAttachPoint {
-            location: offset.into(),
-            cookie: Some(cookie),
-        };
-        let id = program.attach(point, path, scope).map_err(in_words)?;
-        program.take_link(id).map_err(in_words)
     }
 
     /// The number of a function, told when it is new. `None` when there are too many.
@@ -264,19 +241,6 @@ impl Server<'_> {
     }
 }
 
-/// An error with all that it is caused by, and whether that is a lack of permission.
-fn in_words(error: ProgramError) -> (String, bool) {
-    let denied = matches!(&error, ProgramError::SyscallError(call)
-        if call.io_error.kind() == io::ErrorKind::PermissionDenied);
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    (text, denied)
-}
-
 /// Whether a process may call the libraries that it has mapped: not one that merely inherited them, as a loader's
 /// forked worker does. CUDA opens its devices when it begins.
 fn makes_calls(pid: u32, mapped: &[Mapped]) -> bool {
@@ -308,16 +272,4 @@ fn has_device_open(pid: u32) -> bool {
             fs::read_link(entry.path())
                 .is_ok_and(|target| target.to_string_lossy().starts_with("/dev/nvidia"))
         })
-}
-
-/// Each probe takes a descriptor, and the limit is usually low only out of habit.
-fn raise_descriptor_limit() {
-    // SAFETY: a valid structure; raising the soft limit to the hard one takes no privilege.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
 }

@@ -1,0 +1,140 @@
+/* Allocates at a known rate, in known sizes, for known times.
+ *
+ * allocate TRUTH SECONDS WORK [-t THREADS] [-f] [-e] [-d LIBRARY]
+ * Each thread goes round: three blocks of 64 bytes that are given back at once (`quick`), one of 5 000 bytes that lives
+ * for KEPT rounds (`kept`), and some arithmetic of WORK turns between any two.
+ * -f: forks a child now and then, which allocates a little and ends. -e: in the end executes itself for no time at all.
+ * -d: loads a library now and then, and lets it go.
+ */
+#include "wl.h"
+#include <dlfcn.h>
+
+#define KEPT 4096
+
+struct share {
+    uint64_t calls, bytes, quick;
+    double seconds;
+    pid_t tid;
+    long work;
+    double until;
+    int forks;
+    const char *library;
+} __attribute__((aligned(128)));
+
+static volatile unsigned sink;
+
+static void work(long turns)
+{
+    unsigned x = sink;
+    for (long i = 0; i < turns; i++)
+        x = x * 1664525u + 1013904223u;
+    sink = x;
+}
+
+__attribute__((noinline)) static void quick(struct share *t)
+{
+    char *volatile block = malloc(64);
+    block[0] = 1;
+    free(block);
+    t->calls++;
+    t->bytes += 64;
+    t->quick++;
+    __asm__ volatile("");
+}
+
+__attribute__((noinline)) static void kept(struct share *t, void **slot)
+{
+    free(*slot);
+    *slot = malloc(5000);
+    *(char *volatile)*slot = 1;
+    t->calls++;
+    t->bytes += 5000;
+    __asm__ volatile("");
+}
+
+static void *allocate(void *argument)
+{
+    struct share *t = argument;
+    t->tid = tid_now();
+    void **slots = mmap(NULL, KEPT * sizeof *slots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    double begin = now_s();
+    for (unsigned round = 0;; round++) {
+        for (int i = 0; i < 3; i++) {
+            quick(t);
+            work(t->work);
+        }
+        kept(t, &slots[round % KEPT]);
+        work(t->work);
+        if (round % 256 == 0 && now_s() > t->until)
+            break;
+        if (t->forks && round % 65536 == 65535) {
+            pid_t child = fork();
+            if (child == 0) {
+                for (int i = 0; i < 1000; i++)
+                    free(malloc(100));
+                _exit(0);
+            }
+            int status;
+            if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+                die("a forked child");
+        }
+        if (t->library && round % 65536 == 32767) {
+            void *library = dlopen(t->library, RTLD_NOW | RTLD_LOCAL);
+            if (library)
+                dlclose(library);
+        }
+    }
+    t->seconds = now_s() - begin;
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 4)
+        return 2;
+    double seconds = atof(argv[2]);
+    int threads = 1, executes = 0;
+    struct share common = {.work = atol(argv[3])};
+    for (int i = 4; i < argc; i++) {
+        if (!strcmp(argv[i], "-t") && i + 1 < argc)
+            threads = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "-f"))
+            common.forks = 1;
+        else if (!strcmp(argv[i], "-e"))
+            executes = 1;
+        else if (!strcmp(argv[i], "-d") && i + 1 < argc)
+            common.library = argv[++i];
+    }
+    static struct share tallies[64];
+    pthread_t ids[64];
+    gate_begin();
+    common.until = now_s() + seconds;
+    for (int i = 0; i < threads && i < 64; i++) {
+        tallies[i] = common;
+        if (i > 0 && pthread_create(&ids[i], NULL, allocate, &tallies[i]))
+            die("pthread_create");
+    }
+    allocate(&tallies[0]);
+    for (int i = 1; i < threads && i < 64; i++)
+        pthread_join(ids[i], NULL);
+    if (executes) {
+        char *again[] = {argv[0], argv[1], "1", argv[3], NULL};
+        setenv("WL_NOGATE", "1", 1);
+        execv("/proc/self/exe", again);
+        die("execv");
+    }
+    gate_end();
+    struct share sum = {0};
+    double rate = 0, bytes = 0;
+    for (int i = 0; i < threads && i < 64; i++) {
+        sum.calls += tallies[i].calls;
+        sum.bytes += tallies[i].bytes;
+        sum.quick += tallies[i].quick;
+        rate += tallies[i].calls / tallies[i].seconds;
+        bytes += tallies[i].bytes / tallies[i].seconds;
+    }
+    printf("{\"pid\": %d, \"calls\": %llu, \"bytes\": %llu, \"quick\": %llu, \"calls_per_s\": %.1f, \"bytes_per_s\": %.1f}\n",
+           getpid(), (unsigned long long)sum.calls, (unsigned long long)sum.bytes, (unsigned long long)sum.quick, rate,
+           bytes);
+    return 0;
+}

@@ -1,0 +1,311 @@
+//! Calls into allocators, in short windows on one process at a time. Which function was hit, and what its arguments
+//! mean, is told by the number that user space attached the probe with.
+//!
+//! Each thread has its own cells, so they need no atomic operations. A window's length in time is user space's
+//! business, except that the probes close it themselves when a thread has had enough.
+
+use core::hint::black_box;
+
+use aya_ebpf::{
+    EbpfContext as _,
+    bindings::{BPF_ANY, BPF_F_USER_STACK, BPF_RB_FORCE_WAKEUP},
+    helpers::{
+        bpf_get_prandom_u32, bpf_ktime_get_ns, bpf_probe_read_user,
+        generated::bpf_get_attach_cookie,
+    },
+    macros::{uprobe, uretprobe},
+    programs::{ProbeContext, RetProbeContext, tracing::StackIdContext as _},
+};
+use trainprof_common::{
+    alloc::{
+        Allocated, Caller, CallerKey, Calls, CallsKey, HIT_EMULATED, HIT_RETURN, HIT_STEPPED,
+        LOST_ADDRESS, LOST_CELL, MemoryKey, NO_ARG, Pending, QUICK_NS, Site, Window,
+    },
+    arch,
+};
+
+use crate::{
+    account::bucket_of_size,
+    kernel::{current_ids, member},
+    maps::{
+        ALLOC_CALLERS, ALLOC_CALLS, ALLOC_FULL, ALLOC_HITS, ALLOC_LIFETIMES, ALLOC_LIVE,
+        ALLOC_PENDING, ALLOC_STACKS, ALLOC_STATE, ALLOC_WINDOW, SCRATCH_CALLS,
+    },
+};
+
+/// Adds one to a counter of this CPU.
+#[inline(always)]
+fn count(index: u32) {
+    if let Some(n) = ALLOC_HITS.get_ptr_mut(index) {
+        // SAFETY: a per-CPU slot; a probe of the same CPU that ran in between costs one count, no more.
+        unsafe { *n += 1 };
+    }
+}
+
+/// The window, while hits are counted.
+#[inline(always)]
+fn open_window() -> Option<*mut Window> {
+    let window = ALLOC_WINDOW.get_ptr_mut(0)?;
+    // SAFETY: a map value, which user space replaces as a whole; each member is read once.
+    (unsafe { (&raw const (*window).open).read_volatile() } == 1).then_some(window)
+}
+
+/// Arguments 0 to 3 of a function. Each is read by a load of its own: the verifier takes none at an offset that was
+/// computed.
+#[inline(always)]
+fn argument(ctx: &ProbeContext, n: u8) -> u64 {
+    let read = |i: usize| -> u64 {
+        // SAFETY: a uprobe's context is the probed thread's registers, and the offset lies inside them.
+        unsafe { member(ctx.as_ptr(), arch::REGS_CALL_ARGS[i] as u32) }
+    };
+    let (a, b, c, d) = (read(0), read(1), read(2), read(3));
+    match n {
+        0 => a,
+        1 => b,
+        2 => c,
+        3 => d,
+        _ => 0,
+    }
+}
+
+/// An allocator's function is entered.
+#[uprobe]
+pub fn alloc_entry(ctx: ProbeContext) -> u32 {
+    // SAFETY: the helper reads the context that the program was given.
+    let site = Site::unpack(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
+    count(if site.flags & Site::STEPS != 0 {
+        HIT_STEPPED
+    } else {
+        HIT_EMULATED
+    });
+    let Some(window) = open_window() else {
+        return 0;
+    };
+    if site.flags & Site::NOT_NULL != 0 && argument(&ctx, 0) == 0 {
+        return 0;
+    }
+    let (tgid, tid) = current_ids();
+    // SAFETY: as in `open_window`.
+    let (paired, stack_mask) = unsafe { ((*window).paired, (*window).stack_mask) };
+    let freed = site.flags & Site::FREES != 0;
+    if paired != 0 && freed {
+        gave_back(tgid, argument(&ctx, 0));
+    }
+    let mut bytes = 0;
+    if site.size != NO_ARG {
+        bytes = argument(&ctx, site.size);
+        if site.times != NO_ARG {
+            bytes = bytes.wrapping_mul(argument(&ctx, site.times));
+        }
+    }
+    called(window, tid, site.function, bytes);
+    if site.size == NO_ARG {
+        return 0;
+    }
+    // SAFETY: a helper without preconditions.
+    if unsafe { bpf_get_prandom_u32() } & stack_mask == 0 {
+        came_from(&ctx, tid, site.function, bytes);
+    }
+    if paired != 0 {
+        let result = if site.result == NO_ARG {
+            0
+        } else {
+            argument(&ctx, site.result)
+        };
+        let pending = Pending {
+            size: bytes,
+            result,
+        };
+        if ALLOC_PENDING
+            .insert(tid, &pending, u64::from(BPF_ANY))
+            .is_err()
+        {
+            count(LOST_ADDRESS);
+        }
+    }
+    0
+}
+
+/// Closes the window: a thread has had its share.
+#[inline(always)]
+fn close(window: *mut Window) {
+    // SAFETY: clock helper.
+    let now = unsafe { bpf_ktime_get_ns() };
+    if let Some(state) = ALLOC_STATE.get_ptr_mut(0) {
+        // SAFETY: plain stores of words; a second CPU here at the same time stores nearly the same.
+        unsafe {
+            (&raw mut (*window).open).write_volatile(0);
+            (&raw mut (*state).full_at).write_volatile(now);
+        }
+    }
+    let _ = ALLOC_FULL.output::<u64>(&now, u64::from(BPF_RB_FORCE_WAKEUP));
+}
+
+/// Adds a call to its thread's cell.
+#[inline(always)]
+fn called(window: *mut Window, tid: u32, function: u8, bytes: u64) {
+    let key = CallsKey {
+        tid,
+        function: u32::from(function),
+    };
+    // The compiler knows what it can be, the verifier does not: the comparison in `add` must stay.
+    let bucket = black_box(bucket_of_size(bytes)) as usize;
+    if let Some(cell) = ALLOC_CALLS.get_ptr_mut(key) {
+        // SAFETY: the entry stays valid inside this program's RCU section, and only this thread writes it.
+        let cell = unsafe { &mut *cell };
+        add(cell, bytes, bucket);
+        // SAFETY: as in `open_window`.
+        if cell.count >= unsafe { (*window).max_calls } {
+            close(window);
+        }
+        return;
+    }
+    let Some(cell) = SCRATCH_CALLS.get_ptr_mut(0) else {
+        return;
+    };
+    // SAFETY: a per-CPU slot of integers, for which zero is a valid value.
+    let cell = unsafe {
+        core::ptr::write_bytes(cell, 0, 1);
+        &mut *cell
+    };
+    add(cell, bytes, bucket);
+    if ALLOC_CALLS.insert(key, &*cell, u64::from(BPF_ANY)).is_err() {
+        count(LOST_CELL);
+    }
+}
+
+#[inline(always)]
+fn add(cell: &mut Calls, bytes: u64, bucket: usize) {
+    cell.count += 1;
+    cell.bytes += bytes;
+    if let Some(n) = cell.size.get_mut(bucket) {
+        *n += 1;
+    }
+}
+
+/// Adds a sampled call to where it came from. The return address lies on top of the stack: user space attaches where
+/// that is so. Frames beyond are as good as the program's frame pointers.
+#[inline(always)]
+fn came_from(ctx: &ProbeContext, tid: u32, function: u8, bytes: u64) {
+    // SAFETY: a uprobe's context is the probed thread's registers.
+    let sp: u64 = unsafe { member(ctx.as_ptr(), arch::REGS_SP as u32) };
+    // SAFETY: the helper fails on an address that cannot be read.
+    let caller = unsafe { bpf_probe_read_user(sp as *const u64) }.unwrap_or(0);
+    let stack = ctx.get_stackid(&ALLOC_STACKS, u64::from(BPF_F_USER_STACK));
+    let key = CallerKey {
+        caller,
+        stack: stack.map_or(-1, |id| id as i32),
+        tid,
+        function: u32::from(function),
+        pad: 0,
+    };
+    if let Some(cell) = ALLOC_CALLERS.get_ptr_mut(key) {
+        // SAFETY: the entry stays valid inside this program's RCU section, and only this thread writes it.
+        unsafe {
+            (*cell).count += 1;
+            (*cell).bytes += bytes;
+        }
+    } else if ALLOC_CALLERS
+        .insert(key, &Caller { count: 1, bytes }, u64::from(BPF_ANY))
+        .is_err()
+    {
+        count(LOST_CELL);
+    }
+}
+
+/// A function that allocates returns.
+#[uretprobe]
+pub fn alloc_return(ctx: RetProbeContext) -> u32 {
+    count(HIT_RETURN);
+    let (tgid, tid) = current_ids();
+    // SAFETY: copied out at once; only this thread writes its entry.
+    let Some(pending) = (unsafe { ALLOC_PENDING.get(tid) }).copied() else {
+        return 0;
+    };
+    let _ = ALLOC_PENDING.remove(tid);
+    let Some(window) = open_window() else {
+        return 0;
+    };
+    let address = if pending.result == 0 {
+        // SAFETY: the probe's context is the registers.
+        unsafe { member(ctx.as_ptr(), arch::REGS_RESULT as u32) }
+    } else {
+        // SAFETY: the helper fails on an address that cannot be read.
+        unsafe { bpf_probe_read_user(pending.result as *const u64) }.unwrap_or(0)
+    };
+    // SAFETY: as in `open_window`, and the clock helper.
+    let (mask, until, now) = unsafe {
+        (
+            (*window).address_mask,
+            (*window).track_until,
+            bpf_ktime_get_ns(),
+        )
+    };
+    if address == 0 || now > until || spread(address) & mask != 0 {
+        return 0;
+    }
+    let allocated = Allocated {
+        at: now,
+        size: pending.size,
+    };
+    let key = MemoryKey {
+        address,
+        tgid,
+        pad: 0,
+    };
+    if ALLOC_LIVE
+        .insert(key, &allocated, u64::from(BPF_ANY))
+        .is_err()
+    {
+        count(LOST_ADDRESS);
+        return 0;
+    }
+    if let Some(all) = ALLOC_LIFETIMES.get_ptr_mut(0) {
+        // SAFETY: a per-CPU slot.
+        unsafe {
+            (*all).tracked += 1;
+            (*all).tracked_bytes += pending.size;
+        }
+    }
+    0
+}
+
+/// Bits of an address that are as good as random: a product's upper half (Fibonacci hashing).
+#[inline(always)]
+fn spread(address: u64) -> u32 {
+    ((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
+
+/// Memory is given back.
+#[inline(always)]
+fn gave_back(tgid: u32, address: u64) {
+    if address == 0 {
+        return;
+    }
+    let key = MemoryKey {
+        address,
+        tgid,
+        pad: 0,
+    };
+    // SAFETY: copied out at once.
+    let Some(allocated) = (unsafe { ALLOC_LIVE.get(key) }).copied() else {
+        return;
+    };
+    let _ = ALLOC_LIVE.remove(key);
+    // SAFETY: clock helper.
+    let ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(allocated.at);
+    let Some(all) = ALLOC_LIFETIMES.get_ptr_mut(0) else {
+        return;
+    };
+    // SAFETY: a per-CPU slot.
+    let all = unsafe { &mut *all };
+    all.freed += 1;
+    all.freed_bytes += allocated.size;
+    if ns < QUICK_NS {
+        all.quick += 1;
+        all.quick_bytes += allocated.size;
+    }
+    if let Some(n) = all.ns.get_mut(black_box(bucket_of_size(ns)) as usize) {
+        *n += 1;
+    }
+}

@@ -1,0 +1,340 @@
+//! What a probe costs on this host: measured on a process of our own.
+//!
+//! The process calls small functions that are probed and reads its own CPU time. While a probe is taken away it goes on
+//! calling, now and then, and reports for how long it was stopped.
+
+use std::{
+    fs,
+    num::NonZeroU32,
+    path::Path,
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use aya::{
+    Ebpf,
+    programs::uprobe::{UProbeLink, UProbeScope},
+};
+use serde::{Deserialize, Serialize};
+use trainprof_common::alloc::{NO_ARG, Site};
+
+use super::{ENTRY, RETURN, chosen};
+use crate::kernel::uprobe::attach;
+
+/// Costs of a probe, nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// A hit where the kernel emulates the instruction.
+    pub emulated_ns: f64,
+    /// A hit where it single-steps.
+    pub stepped_ns: f64,
+    /// What seeing a function's return adds.
+    pub return_ns: f64,
+    /// For how long taking one probe away stops a thread that uses the function: the median of three.
+    pub pause_ns: u64,
+    /// Attaching one probe, and taking one away: wall time.
+    pub attach_ns: u64,
+    pub detach_ns: u64,
+    /// CPU time that one of each takes from us, together.
+    pub own_cpu_ns: u64,
+}
+
+// Three functions: a push, which the kernel emulates; a test, which it does not; and one whose return is seen.
+
+#[unsafe(naked)]
+unsafe extern "C" fn emulated(_size: u64) {
+    core::arch::naked_asm!("push rbp", "pop rbp", "ret")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn stepped(_size: u64) {
+    core::arch::naked_asm!("test edi, edi", "ret")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn returning(_size: u64) {
+    // Not the first one's bytes: two functions with the same may be made one.
+    core::arch::naked_asm!("push rbx", "pop rbx", "ret")
+}
+
+type Function = unsafe extern "C" fn(u64);
+const FUNCTIONS: [Function; 3] = [emulated, stepped, returning];
+/// Calls of one measurement, and how many of these are made: the median counts.
+const CALLS: [u64; 3] = [1_000, 150, 600];
+const ROUNDS: usize = 7;
+/// How often a call is made while a probe is taken away.
+const POKE: Duration = Duration::from_micros(200);
+/// Longest that an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What both processes share.
+#[repr(C)]
+struct Shared {
+    /// 0: nothing to do; 1 + n: measure function n; 4 + n: poke function n until this changes.
+    order: AtomicU32,
+    /// Becomes the order when it is done.
+    done: AtomicU32,
+    /// Nanoseconds of CPU time for one call, in thousandths; or the longest poke, in nanoseconds.
+    answer: AtomicU64,
+}
+
+/// The process that is probed.
+struct Subject {
+    shared: NonNull<Shared>,
+    pid: libc::pid_t,
+}
+
+impl Subject {
+    fn start() -> Option<Self> {
+        // SAFETY: a fresh shared page, zeroed by the kernel, which is a valid `Shared`.
+        let shared = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if shared == libc::MAP_FAILED {
+            return None;
+        }
+        let shared = NonNull::new(shared.cast::<Shared>())?;
+        // SAFETY: only asks.
+        let parent = unsafe { libc::getpid() };
+        // SAFETY: this process has one thread, so the child may go on as if nothing had happened.
+        match unsafe { libc::fork() } {
+            -1 => None,
+            0 => {
+                // SAFETY: numbers only; a parent that died before is seen by the second call.
+                unsafe {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    if libc::getppid() == parent {
+                        // SAFETY: the page is mapped as long as this process lives.
+                        obey(shared.as_ref());
+                    }
+                    libc::_exit(0)
+                }
+            }
+            pid => Some(Self { shared, pid }),
+        }
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: mapped until this is dropped; all members are atomic.
+        unsafe { self.shared.as_ref() }
+    }
+
+    fn order(&self, order: u32) {
+        self.shared().done.store(0, Ordering::Release);
+        self.shared().order.store(order, Ordering::Release);
+    }
+
+    /// The answer to the last order.
+    fn answer(&self, order: u32) -> Option<u64> {
+        let until = Instant::now() + PATIENCE;
+        while self.shared().done.load(Ordering::Acquire) != order {
+            if Instant::now() > until {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        Some(self.shared().answer.load(Ordering::Acquire))
+    }
+
+    /// CPU nanoseconds of one call.
+    fn cost(&self, function: usize) -> Option<f64> {
+        let order = 1 + function as u32;
+        self.order(order);
+        Some(self.answer(order)? as f64 / 1_000.0)
+    }
+
+    /// Takes a probe away; gives for how long that stopped the process, and how long it took.
+    fn pause(&self, function: usize, links: Vec<UProbeLink>) -> Option<(u64, u64)> {
+        let order = 4 + function as u32;
+        self.order(order);
+        std::thread::sleep(Duration::from_millis(1));
+        let began = Instant::now();
+        drop(links);
+        let took = began.elapsed().as_nanos() as u64;
+        std::thread::sleep(POKE * 2);
+        self.shared().order.store(0, Ordering::Release);
+        Some((self.answer(order)?, took))
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        // SAFETY: a child of ours that was not waited for; the page is used by nobody else any more.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            libc::waitpid(self.pid, std::ptr::null_mut(), 0);
+            libc::munmap(self.shared.as_ptr().cast(), 4096);
+        }
+    }
+}
+
+/// What the probed process does, until it is killed.
+fn obey(shared: &Shared) {
+    loop {
+        let order = shared.order.load(Ordering::Acquire);
+        match order {
+            1..=3 => {
+                let n = order as usize - 1;
+                let mut costs: Vec<u64> = (0..ROUNDS).map(|_| measure(n)).collect();
+                costs.sort_unstable();
+                shared.answer.store(costs[ROUNDS / 2], Ordering::Release);
+            }
+            4..=6 => {
+                let longest = poke(shared, order);
+                shared.answer.store(longest, Ordering::Release);
+            }
+            _ => {
+                std::thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+        }
+        shared
+            .order
+            .compare_exchange(order, 0, Ordering::AcqRel, Ordering::Acquire)
+            .ok();
+        shared.done.store(order, Ordering::Release);
+    }
+}
+
+/// CPU time of a call, in thousandths of a nanosecond.
+fn measure(function: usize) -> u64 {
+    let began = cpu_ns();
+    for size in 0..CALLS[function] {
+        // SAFETY: the functions above do nothing.
+        unsafe { FUNCTIONS[function](size) };
+    }
+    cpu_ns().saturating_sub(began) * 1_000 / CALLS[function]
+}
+
+/// The longest call, less what the thread waited for a CPU meanwhile.
+fn poke(shared: &Shared, order: u32) -> u64 {
+    let function = order as usize - 4;
+    let mut longest = 0;
+    while shared.order.load(Ordering::Acquire) == order {
+        let (waited, began) = (run_delay_ns(), Instant::now());
+        // SAFETY: the functions above do nothing.
+        unsafe { FUNCTIONS[function](1) };
+        let took = began.elapsed().as_nanos() as u64;
+        if took > longest {
+            let delayed = run_delay_ns().saturating_sub(waited);
+            longest = longest.max(took.saturating_sub(delayed));
+        }
+        std::thread::sleep(POKE);
+    }
+    longest
+}
+
+fn cpu_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a valid pointer; this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Nanoseconds that this process waited for a CPU (proc_pid_schedstat(5)).
+fn run_delay_ns() -> u64 {
+    fs::read_to_string("/proc/self/schedstat")
+        .ok()
+        .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Measures. `opened` lets the probes count as in a window. Takes about a second.
+pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, String> {
+    let subject = Subject::start().ok_or("cannot start a process")?;
+    let silent = || "the process that is probed does not answer".to_owned();
+    let scope = NonZeroU32::new(subject.pid as u32)
+        .map(UProbeScope::OneProcess)
+        .ok_or_else(silent)?;
+    let bare: Vec<f64> = (0..3)
+        .map(|n| subject.cost(n))
+        .collect::<Option<_>>()
+        .ok_or_else(silent)?;
+    opened();
+    let cpu_before = own_cpu_ns();
+    let began = Instant::now();
+    let mut links: Vec<Vec<UProbeLink>> = Vec::new();
+    for (n, function) in FUNCTIONS.iter().enumerate() {
+        let offset = file_offset(*function as usize as u64)
+            .ok_or("our own program's mappings cannot be read")?;
+        let cookie = Site {
+            function: 0,
+            size: 0,
+            times: NO_ARG,
+            result: NO_ARG,
+            flags: if n == 1 { Site::STEPS } else { 0 },
+        }
+        .pack();
+        let programs: &[&'static str] = if n == 2 { &[RETURN, ENTRY] } else { &[ENTRY] };
+        let mut pair = Vec::new();
+        for program in programs {
+            let path = Path::new("/proc/self/exe");
+            let link = attach(ebpf, program, offset, cookie, path, scope);
+            pair.push(link.map_err(|(error, _)| error)?);
+        }
+        links.push(pair);
+    }
+    let attach_ns = began.elapsed().as_nanos() as u64 / 4;
+    let probed: Vec<f64> = (0..3)
+        .map(|n| subject.cost(n))
+        .collect::<Option<_>>()
+        .ok_or_else(silent)?;
+    let mut pauses = Vec::new();
+    let mut detach_ns = 0;
+    for (n, pair) in links.into_iter().enumerate() {
+        // A pair is taken away by two closings.
+        let count = pair.len() as u64;
+        let (pause, took) = subject.pause(n, pair).ok_or_else(silent)?;
+        pauses.push(pause);
+        detach_ns += took / count / 3;
+    }
+    let added = |n: usize| (probed[n] - bare[n]).max(0.0);
+    Ok(Calibration {
+        emulated_ns: added(0),
+        stepped_ns: added(1),
+        return_ns: (added(2) - added(0)).max(0.0),
+        pause_ns: median(pauses),
+        attach_ns,
+        detach_ns,
+        own_cpu_ns: own_cpu_ns().saturating_sub(cpu_before) / 4,
+    })
+}
+
+fn median(mut of: Vec<u64>) -> u64 {
+    of.sort_unstable();
+    of.get(of.len() / 2).copied().unwrap_or(0)
+}
+
+/// CPU nanoseconds of this process (getrusage(2)).
+pub fn own_cpu_ns() -> u64 {
+    let of = |who| {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: a valid pointer.
+        let usage = unsafe {
+            libc::getrusage(who, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
+        ns(usage.ru_utime) + ns(usage.ru_stime)
+    };
+    of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN)
+}
+
+/// Where an address of our own code lies in our program's file.
+fn file_offset(address: u64) -> Option<u64> {
+    chosen::mappings(std::process::id())?
+        .into_iter()
+        .find(|m| m.start <= address && address < m.end)
+        .map(|m| address - m.start + m.offset)
+}

@@ -1,0 +1,119 @@
+//! Which functions allocate and free, and what their arguments mean (malloc(3), posix_memalign(3), the C++ ABI's
+//! names of `operator new` and `operator delete`).
+
+use trainprof_common::alloc::NO_ARG;
+
+/// One function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// As libraries export it.
+    pub name: &'static str,
+    /// As people know it.
+    pub shown: &'static str,
+    /// Which argument is the size in bytes, and which it is multiplied with; [`NO_ARG`]: none.
+    pub size: u8,
+    pub times: u8,
+    /// Which argument points to where the address is stored; [`NO_ARG`]: it is returned.
+    pub result: u8,
+    /// The first argument is given back.
+    pub frees: bool,
+}
+
+impl Row {
+    pub const fn allocates(&self) -> bool {
+        self.size != NO_ARG
+    }
+
+    /// How many leading arguments must still be intact where the probe is.
+    pub fn arguments(&self) -> usize {
+        let last = |n: u8| if n == NO_ARG { 0 } else { usize::from(n) + 1 };
+        last(self.size)
+            .max(last(self.times))
+            .max(last(self.result))
+            .max(usize::from(self.frees))
+    }
+}
+
+const fn allocates(name: &'static str, shown: &'static str, size: u8) -> Row {
+    Row {
+        name,
+        shown,
+        size,
+        times: NO_ARG,
+        result: NO_ARG,
+        frees: false,
+    }
+}
+
+const fn frees(name: &'static str, shown: &'static str) -> Row {
+    Row {
+        frees: true,
+        ..allocates(name, shown, NO_ARG)
+    }
+}
+
+const NEW: &str = "operator new";
+const NEW_ARRAY: &str = "operator new[]";
+const DELETE: &str = "operator delete";
+const DELETE_ARRAY: &str = "operator delete[]";
+
+/// Every function, the busiest first. Recordings hold indices: rows are added at the end.
+pub const CATALOGUE: &[Row] = &[
+    allocates("malloc", "malloc", 0),
+    frees("free", "free"),
+    Row {
+        times: 0,
+        ..allocates("calloc", "calloc", 1)
+    },
+    Row {
+        frees: true,
+        ..allocates("realloc", "realloc", 1)
+    },
+    Row {
+        result: 0,
+        ..allocates("posix_memalign", "posix_memalign", 2)
+    },
+    allocates("aligned_alloc", "aligned_alloc", 1),
+    allocates("memalign", "memalign", 1),
+    allocates("_Znwm", NEW, 0),
+    allocates("_Znam", NEW_ARRAY, 0),
+    allocates("_ZnwmRKSt9nothrow_t", NEW, 0),
+    allocates("_ZnamRKSt9nothrow_t", NEW_ARRAY, 0),
+    allocates("_ZnwmSt11align_val_t", NEW, 0),
+    allocates("_ZnamSt11align_val_t", NEW_ARRAY, 0),
+    frees("_ZdlPv", DELETE),
+    frees("_ZdlPvm", DELETE),
+    frees("_ZdaPv", DELETE_ARRAY),
+    frees("_ZdaPvm", DELETE_ARRAY),
+];
+
+/// The functions that a module must define to be taken for an allocator.
+pub const ESSENTIAL: &str = "malloc";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_that_are_needed() {
+        let of = |name: &str| {
+            CATALOGUE
+                .iter()
+                .find(|row| row.name == name)
+                .expect("a row")
+                .arguments()
+        };
+        assert_eq!(of("malloc"), 1);
+        assert_eq!(of("calloc"), 2);
+        assert_eq!(of("realloc"), 2);
+        assert_eq!(of("posix_memalign"), 3);
+        assert_eq!(of("free"), 1);
+    }
+
+    #[test]
+    fn each_function_is_there_once() {
+        let names: std::collections::BTreeSet<_> = CATALOGUE.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), CATALOGUE.len());
+        assert!(CATALOGUE.len() < 256);
+    }
+}

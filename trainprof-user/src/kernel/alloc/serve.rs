@@ -1,0 +1,683 @@
+//! The process that opens and closes windows.
+//!
+//! That takes capabilities which the collector gives up, and a tenth of a second for each probe that is removed. Its end,
+//! however it comes, removes every probe: the kernel closes what it held.
+
+use std::{
+    collections::BTreeMap,
+    num::NonZeroU32,
+    os::fd::{AsRawFd, RawFd},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use aya::{
+    Ebpf,
+    programs::uprobe::{UProbeLink, UProbeScope},
+};
+use trainprof_common::alloc::{
+    HIT_COUNTERS, HIT_EMULATED, HIT_RETURN, HIT_STEPPED, LOST_ADDRESS, LOST_CELL, QUICK_NS, Site,
+    Window, WindowState,
+};
+use trainprof_common::thread::{State, ThreadState};
+
+use super::{
+    CallSum, Closed, ENTRY, Frame, LifetimeSum, Maps, Notice, Order, RETURN, StackSum, WindowOrder,
+    calibrate::{calibrate, own_cpu_ns},
+    chosen::{Allocator, Files, Mapping, mappings},
+    functions::{CATALOGUE, ESSENTIAL},
+    library::Place,
+    prologue::Emulates,
+};
+use crate::{
+    env::{clock, host::KernelVersion},
+    kernel::{
+        GRACE,
+        aside::{Line, Received},
+        uprobe::{attach, raise_descriptor_limit},
+        wire::{Packed, Table},
+    },
+    privilege::{Keep, drop_unneeded},
+};
+
+/// Nothing is to be done without an order: how long one is waited for at a time.
+const IDLE: Duration = Duration::from_secs(60);
+/// How long a message waits for room.
+const ROOM: Duration = Duration::from_secs(2);
+/// Sums told in one message: it stays far below what a message may hold.
+const CALLS_PER_MESSAGE: usize = 64;
+const STACKS_PER_MESSAGE: usize = 12;
+/// Call sites told of one window, and frames of each.
+const MOST_STACKS: usize = 96;
+const MOST_FRAMES: usize = 24;
+/// Remembered addresses above which fewer are.
+const MANY_ADDRESSES: u64 = 1_000;
+const FEWEST_ADDRESSES: u32 = 1 << 12;
+
+/// Linux from which on nops of several bytes are emulated too.
+const LONG_NOPS: KernelVersion = KernelVersion {
+    major: 6,
+    minor: 18,
+};
+
+struct Server<'a> {
+    ebpf: &'a mut Ebpf,
+    maps: &'a mut Maps,
+    line: &'a Line,
+    files: Files,
+    /// What was told of a process: its allocator's file, or that it has none.
+    told: BTreeMap<u32, String>,
+    /// Processes that are probed until they end.
+    kept: BTreeMap<u32, (Vec<Mapping>, Probed)>,
+    /// Since when hits of those are counted, and CPU time of ours when that began.
+    kept_since: (u64, u64),
+    hits: [u64; HIT_COUNTERS],
+    address_mask: u32,
+    refused: bool,
+}
+
+/// Probes on one process, in the order in which they are removed.
+#[derive(Default)]
+struct Probed {
+    links: Vec<UProbeLink>,
+    sites: u32,
+    returns: u32,
+}
+
+/// Serves until the line ends. The programs are loaded.
+pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, line: &Line) {
+    let keep = Keep {
+        read_processes: true,
+        attach_uprobes: true,
+        ..Keep::default()
+    };
+    if drop_unneeded(keep).is_err() {
+        return;
+    }
+    raise_descriptor_limit();
+    let emulates = Emulates {
+        long_nops: KernelVersion::running().is_some_and(|version| version >= LONG_NOPS),
+    };
+    let mut server = Server {
+        ebpf,
+        maps,
+        line,
+        files: Files::new(emulates),
+        told: BTreeMap::new(),
+        kept: BTreeMap::new(),
+        kept_since: (0, 0),
+        hits: [0; HIT_COUNTERS],
+        address_mask: 0,
+        refused: false,
+    };
+    loop {
+        match line.receive(IDLE) {
+            Received::Message(Order::Calibrate) => server.calibrate(),
+            Received::Message(Order::Open(order)) => server.window(&order),
+            Received::Message(Order::Keep { pid }) => server.keep(pid),
+            Received::Message(Order::Tell { number }) => server.tell_kept(number),
+            Received::Message(Order::Forget { pid }) => {
+                server.told.remove(&pid);
+                server.kept.remove(&pid);
+            }
+            Received::Nothing => {}
+            Received::Ended => return,
+        }
+    }
+}
+
+impl Server<'_> {
+    fn calibrate(&mut self) {
+        let maps = &mut self.maps;
+        let measured = calibrate(self.ebpf, || {
+            set(
+                maps,
+                Window {
+                    max_calls: u64::MAX,
+                    open: 1,
+                    stack_mask: u32::MAX,
+                    ..Window::default()
+                },
+            );
+        });
+        self.stop_counting();
+        self.clear();
+        match measured {
+            Ok(calibration) => self.send(&Notice::Calibrated(calibration)),
+            Err(reason) => self.fail("calibration", reason),
+        }
+    }
+
+    /// Opens a window, waits until it is over, and tells what was seen.
+    fn window(&mut self, order: &WindowOrder) {
+        let cpu = own_cpu_ns();
+        let mut closed = Closed {
+            number: order.number,
+            pid: order.pid,
+            ..Closed::default()
+        };
+        if let Some((mappings, allocator)) = self.allocator(order.pid) {
+            let places = wanted(&allocator.library.places, order);
+            self.clear();
+            let began = Instant::now();
+            let probed = self.attach(order.pid, &allocator, &places, order.paired);
+            closed.attach_ns = began.elapsed().as_nanos() as u64;
+            (closed.sites, closed.returns) = (probed.sites, probed.returns);
+            if probed.sites > 0 {
+                let ran = self.cpu_ns(order.pid);
+                closed.from = clock::now().0;
+                self.begin(order, closed.from);
+                self.wait(Duration::from_micros(u64::from(order.length_us)));
+                closed.to = self.stop_counting();
+                closed.cpu_ns = ran
+                    .zip(self.cpu_ns(order.pid))
+                    .map(|(before, after)| after.saturating_sub(before));
+                closed.functions = places.iter().map(|place| place.row as u8).collect();
+            }
+            let began = Instant::now();
+            drop(probed);
+            closed.detach_ns = began.elapsed().as_nanos() as u64;
+            closed.full = self.full_at().is_some();
+            self.count_hits(&mut closed);
+            let mappings = super::chosen::mappings(order.pid)
+                .filter(|now| !now.is_empty())
+                .unwrap_or(mappings);
+            self.tell(order.number, |_| Some(&mappings));
+            closed.lifetimes = order.paired.then(|| self.lifetimes(closed.to));
+        }
+        closed.own_cpu_ns = own_cpu_ns().saturating_sub(cpu);
+        self.send(&Notice::Closed(closed));
+    }
+
+    /// The allocator of a process, told when it is another than before.
+    fn allocator(&mut self, pid: u32) -> Option<(Vec<Mapping>, Allocator)> {
+        if self.refused {
+            return None;
+        }
+        let mappings = mappings(pid)?;
+        let found = self.files.allocator(pid, &mappings);
+        let (what, notice) = match &found {
+            Ok(allocator) => (
+                allocator.identity.clone(),
+                Notice::Found {
+                    pid,
+                    library: allocator.name.clone(),
+                    functions: allocator
+                        .library
+                        .places
+                        .iter()
+                        .map(|place| (CATALOGUE[place.row].shown.to_owned(), place.steps))
+                        .collect(),
+                },
+            ),
+            Err(reason) => (
+                String::new(),
+                Notice::NotFound {
+                    pid,
+                    reason: reason.clone(),
+                },
+            ),
+        };
+        if self.told.get(&pid) != Some(&what) {
+            self.told.insert(pid, what);
+            self.send(&notice);
+        }
+        Some((mappings, found.ok()?))
+    }
+
+    /// Attaches. The busiest function comes last and goes first: while others come and go, it costs nothing.
+    fn attach(
+        &mut self,
+        pid: u32,
+        allocator: &Allocator,
+        places: &[Place],
+        paired: bool,
+    ) -> Probed {
+        let mut probed = Probed::default();
+        let Some(scope) = NonZeroU32::new(pid).map(UProbeScope::OneProcess) else {
+            return probed;
+        };
+        for place in places.iter().rev() {
+            let row = &CATALOGUE[place.row];
+            let flag = |on, bit| if on { bit } else { 0 };
+            let cookie = Site {
+                function: place.row as u8,
+                size: row.size,
+                times: row.times,
+                result: row.result,
+                flags: flag(place.steps, Site::STEPS)
+                    | flag(place.not_null, Site::NOT_NULL)
+                    | flag(row.frees, Site::FREES),
+            }
+            .pack();
+            let returns = paired && row.allocates();
+            let programs: &[&'static str] = if returns { &[RETURN, ENTRY] } else { &[ENTRY] };
+            for program in programs {
+                match attach(
+                    self.ebpf,
+                    program,
+                    place.offset,
+                    cookie,
+                    &allocator.path,
+                    scope,
+                ) {
+                    Ok(link) => {
+                        probed.links.insert(0, link);
+                        if *program == ENTRY {
+                            probed.sites += 1;
+                        } else {
+                            probed.returns += 1;
+                        }
+                    }
+                    Err((_, true)) => {
+                        self.refused = true;
+                        self.fail(
+                            "all",
+                            "this kernel lets nobody without CAP_SYS_ADMIN attach uprobes".into(),
+                        );
+                        return probed;
+                    }
+                    Err((error, false)) => {
+                        // The process may just have ended.
+                        if Path::new(&format!("/proc/{pid}")).exists() {
+                            self.fail(row.shown, error);
+                        }
+                    }
+                }
+            }
+        }
+        probed
+    }
+
+    fn begin(&mut self, order: &WindowOrder, now: u64) {
+        let length = u64::from(order.length_us) * 1_000;
+        set(
+            self.maps,
+            Window {
+                max_calls: order.max_calls,
+                // What is allocated in the last moment has no time to be given back at once.
+                track_until: now + length.saturating_sub(QUICK_NS),
+                open: 1,
+                stack_mask: mask(order.stack_every),
+                paired: u32::from(order.paired),
+                address_mask: 0,
+            },
+        );
+    }
+
+    /// Waits for the end of a window, or until the probes close it.
+    fn wait(&mut self, length: Duration) {
+        let until = Instant::now() + length;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.full_at().is_some() {
+                return;
+            }
+            readable(self.maps.full.as_raw_fd(), left);
+        }
+    }
+
+    /// No hit is counted from here on. Gives when that was so.
+    fn stop_counting(&mut self) -> u64 {
+        let now = clock::now().0;
+        set(self.maps, Window::default());
+        self.full_at().map_or(now, |at| at.min(now))
+    }
+
+    /// CPU time of a process's threads so far, by the probes that follow them.
+    fn cpu_ns(&self, pid: u32) -> Option<u64> {
+        // SAFETY: the table of followed threads has these types, and lives as long as this process.
+        let threads =
+            unsafe { Table::<u32, ThreadState>::read_borrowed(self.maps.threads) }.ok()?;
+        let now = clock::now().0;
+        let ran = |state: &ThreadState| {
+            let current = if state.state == State::Run as u32 {
+                now.saturating_sub(state.since)
+            } else {
+                0
+            };
+            state.run_ns + current
+        };
+        Some(
+            threads
+                .iter()
+                .filter(|(_, state)| state.tgid == pid)
+                .map(|(_, state)| ran(state))
+                .sum(),
+        )
+    }
+
+    fn full_at(&self) -> Option<u64> {
+        let state = self.maps.state.get(&0, 0).ok()?;
+        Some(state.0.full_at).filter(|at| *at != 0)
+    }
+
+    fn count_hits(&mut self, closed: &mut Closed) {
+        let now = self.all_hits();
+        let since = |n: u32| now[n as usize].saturating_sub(self.hits[n as usize]);
+        closed.emulated_hits = since(HIT_EMULATED);
+        closed.stepped_hits = since(HIT_STEPPED);
+        closed.return_hits = since(HIT_RETURN);
+        closed.lost = since(LOST_ADDRESS) + since(LOST_CELL);
+        self.hits = now;
+    }
+
+    fn all_hits(&self) -> [u64; HIT_COUNTERS] {
+        std::array::from_fn(|n| {
+            self.maps
+                .hits
+                .get(&(n as u32), 0)
+                .map_or(0, |per_cpu| per_cpu.iter().sum())
+        })
+    }
+
+    /// Forgets all that was seen. No window is open.
+    fn clear(&mut self) {
+        let _ = self.maps.calls.drain();
+        let _ = self.maps.callers.drain();
+        let _ = self.maps.pending.drain();
+        let _ = self.maps.live.drain();
+        let _ = self.drain_lifetimes();
+        let _ = self.maps.state.set(0, Packed(WindowState::default()), 0);
+        while self.maps.full.next().is_some() {}
+        self.clear_stacks();
+        self.hits = self.all_hits();
+    }
+
+    fn clear_stacks(&mut self) {
+        let ids: Vec<u32> = self.maps.stacks.stack_ids().flatten().collect();
+        for id in ids {
+            let _ = self.maps.stacks.remove(&id);
+        }
+    }
+
+    /// Tells of calls and where they came from.
+    fn tell<'m>(&mut self, number: u32, mappings: impl Fn(u32) -> Option<&'m Vec<Mapping>>) {
+        let mut calls: Vec<CallSum> = self
+            .maps
+            .calls
+            .drain()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(key, cell)| CallSum {
+                tid: key.tid,
+                function: key.function as u8,
+                count: cell.count,
+                bytes: cell.bytes,
+                sizes: filled(&cell.size),
+            })
+            .collect();
+        calls.sort_by_key(|sum| (sum.tid, sum.function));
+        for part in calls.chunks(CALLS_PER_MESSAGE) {
+            self.send(&Notice::Calls {
+                number,
+                calls: part.to_vec(),
+            });
+        }
+        for part in self.stacks(mappings).chunks(STACKS_PER_MESSAGE) {
+            self.send(&Notice::Stacks {
+                number,
+                stacks: part.to_vec(),
+            });
+        }
+    }
+
+    /// Sampled stacks, the most frequent first, those of all threads together.
+    fn stacks<'m>(&mut self, mappings: impl Fn(u32) -> Option<&'m Vec<Mapping>>) -> Vec<StackSum> {
+        let mut sums = BTreeMap::<(u8, Vec<Frame>), (u64, u64)>::new();
+        for (key, cell) in self.maps.callers.drain().unwrap_or_default() {
+            let mut addresses = vec![key.caller];
+            if let Some(stack) = u32::try_from(key.stack)
+                .ok()
+                .and_then(|id| self.maps.stacks.get(&id, 0).ok())
+            {
+                // The first is the probed function itself; some kernels put its caller next, some leave it out.
+                let rest = stack.frames().iter().skip(1).map(|frame| frame.ip);
+                addresses.extend(
+                    rest.skip_while(|ip| *ip == key.caller)
+                        .take(MOST_FRAMES - 1),
+                );
+            }
+            let frames = mappings(key.tid)
+                .map(|mappings| frames(&addresses, mappings))
+                .unwrap_or_default();
+            let sum = sums.entry((key.function as u8, frames)).or_default();
+            sum.0 += cell.count;
+            sum.1 += cell.bytes;
+        }
+        self.clear_stacks();
+        let mut out: Vec<StackSum> = sums
+            .into_iter()
+            .map(|((function, frames), (count, bytes))| StackSum {
+                function,
+                count,
+                bytes,
+                frames,
+            })
+            .collect();
+        out.sort_by_key(|sum| std::cmp::Reverse(sum.count));
+        out.truncate(MOST_STACKS);
+        out
+    }
+
+    /// Lifetimes in a window that ended at `to`: what was allocated in its last moments and is there still could not
+    /// have been seen to go.
+    fn lifetimes(&mut self, to: u64) -> LifetimeSum {
+        let mut sum = self.drain_lifetimes();
+        sum.one_in = self.address_mask + 1;
+        for (_, memory) in self.maps.live.drain().unwrap_or_default() {
+            if memory.at + QUICK_NS > to {
+                sum.tracked = sum.tracked.saturating_sub(1);
+                sum.tracked_bytes = sum.tracked_bytes.saturating_sub(memory.size);
+            }
+        }
+        sum
+    }
+
+    /// Takes the sums of lifetimes out.
+    fn drain_lifetimes(&mut self) -> LifetimeSum {
+        let mut sum = LifetimeSum {
+            one_in: 1,
+            ..LifetimeSum::default()
+        };
+        let Ok(per_cpu) = self.maps.lifetimes.get(&0, 0) else {
+            return sum;
+        };
+        let mut ns = [0_u32; trainprof_common::hist::SIZE_BUCKETS];
+        for Packed(all) in per_cpu.iter() {
+            sum.tracked += all.tracked;
+            sum.tracked_bytes += all.tracked_bytes;
+            sum.freed += all.freed;
+            sum.freed_bytes += all.freed_bytes;
+            sum.quick += all.quick;
+            sum.quick_bytes += all.quick_bytes;
+            ns.iter_mut().zip(all.ns).for_each(|(a, b)| *a += b);
+        }
+        sum.ns = filled(&ns);
+        // SAFETY: integers, for which zero is a valid value.
+        let nothing = Packed(unsafe { std::mem::zeroed() });
+        let zeros = aya::maps::PerCpuValues::try_from(vec![nothing; per_cpu.len()]);
+        if let Ok(zeros) = zeros {
+            let _ = self.maps.lifetimes.set(0, zeros, 0);
+        }
+        sum
+    }
+
+    /// Probes all of a process until it ends.
+    fn keep(&mut self, pid: u32) {
+        if self.kept.contains_key(&pid) {
+            return;
+        }
+        let Some((mappings, allocator)) = self.allocator(pid) else {
+            return;
+        };
+        if self.kept.is_empty() {
+            self.clear();
+            self.address_mask = 0;
+            self.kept_since = (clock::now().0, own_cpu_ns());
+            self.open_kept();
+        }
+        let probed = self.attach(pid, &allocator, &allocator.library.places, true);
+        if probed.sites > 0 {
+            self.kept.insert(pid, (mappings, probed));
+        }
+    }
+
+    fn open_kept(&mut self) {
+        set(
+            self.maps,
+            Window {
+                max_calls: u64::MAX,
+                track_until: u64::MAX,
+                open: 1,
+                stack_mask: mask(64),
+                paired: 1,
+                address_mask: self.address_mask,
+            },
+        );
+    }
+
+    /// Tells what was seen since the last time, and goes on.
+    fn tell_kept(&mut self, number: u32) {
+        if self.kept.is_empty() {
+            return;
+        }
+        let to = self.stop_counting();
+        std::thread::sleep(GRACE);
+        let (from, cpu) = self.kept_since;
+        let mut closed = Closed {
+            number,
+            from,
+            to,
+            functions: (0..CATALOGUE.len() as u8).collect(),
+            sites: self.kept.values().map(|(_, probed)| probed.sites).sum(),
+            returns: self.kept.values().map(|(_, probed)| probed.returns).sum(),
+            ..Closed::default()
+        };
+        self.count_hits(&mut closed);
+        let kept: BTreeMap<u32, Vec<Mapping>> = self
+            .kept
+            .iter_mut()
+            .map(|(pid, (known, _))| {
+                if let Some(now) = mappings(*pid).filter(|now| !now.is_empty()) {
+                    *known = now;
+                }
+                (*pid, known.clone())
+            })
+            .collect();
+        self.tell(number, |tid| kept.get(&process_of(tid)?));
+        let mut lifetimes = self.drain_lifetimes();
+        lifetimes.one_in = self.address_mask + 1;
+        if closed.lost > MANY_ADDRESSES && self.address_mask < FEWEST_ADDRESSES {
+            // The table is full of what lives long: fewer are followed from here on.
+            self.address_mask = self.address_mask * 2 + 1;
+            let _ = self.maps.live.drain();
+        }
+        closed.lifetimes = Some(lifetimes);
+        self.kept_since = (clock::now().0, own_cpu_ns());
+        closed.own_cpu_ns = self.kept_since.1.saturating_sub(cpu);
+        self.open_kept();
+        self.send(&Notice::Closed(closed));
+    }
+
+    fn fail(&self, what: &str, reason: String) {
+        self.send(&Notice::Failed {
+            what: what.to_owned(),
+            reason,
+        });
+    }
+
+    /// Tells, and waits a while for room: the collector takes messages four times a second.
+    fn send(&self, notice: &Notice) {
+        let until = Instant::now() + ROOM;
+        while matches!(self.line.send(notice), Ok(false)) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The places that a window probes: `malloc` and of the others as many as there may be, in turn; where lifetimes are
+/// followed `malloc` and `free`.
+fn wanted(places: &[Place], order: &WindowOrder) -> Vec<Place> {
+    let name = |place: &&Place| CATALOGUE[place.row].name;
+    if order.paired {
+        return places
+            .iter()
+            .filter(|place| ["malloc", "free"].contains(&name(place)))
+            .copied()
+            .collect();
+    }
+    let (mut out, mut others): (Vec<Place>, Vec<Place>) = places
+        .iter()
+        .filter(|place| CATALOGUE[place.row].allocates())
+        .partition(|place| name(place) == ESSENTIAL);
+    if !others.is_empty() {
+        let turn = order.number as usize % others.len();
+        others.rotate_left(turn);
+    }
+    others.truncate((order.max_sites.max(1) as usize).saturating_sub(out.len()));
+    out.extend(others);
+    out
+}
+
+fn set(maps: &mut Maps, window: Window) {
+    // It cannot fail: the map has this one element.
+    let _ = maps.window.set(0, Packed(window), 0);
+}
+
+/// Bits of a random number that must be 0 for a stack to be taken.
+fn mask(every: u32) -> u32 {
+    match every {
+        0 => u32::MAX,
+        every => every.next_power_of_two() - 1,
+    }
+}
+
+fn filled(counts: &[u32]) -> Vec<(u8, u32)> {
+    counts
+        .iter()
+        .enumerate()
+        .filter(|(_, n)| **n > 0)
+        .map(|(bucket, n)| (bucket as u8, *n))
+        .collect()
+}
+
+/// Frames of addresses, as far as they lead through code: without frame pointers the rest is chance.
+fn frames(addresses: &[u64], mappings: &[Mapping]) -> Vec<Frame> {
+    let mut out = Vec::new();
+    for (n, address) in addresses.iter().enumerate() {
+        let mapping = mappings
+            .iter()
+            .find(|m| m.executable && m.start <= *address && *address < m.end);
+        if mapping.is_none() && n > 0 {
+            break;
+        }
+        out.push(Frame {
+            address: *address,
+            file: mapping.map(|m| (m.path.clone(), address - m.start + m.offset)),
+        });
+    }
+    out
+}
+
+/// The process of a thread (proc_pid_status(5)).
+fn process_of(tid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
+/// Waits until a descriptor is readable, at most that long, to the microsecond.
+fn readable(fd: RawFd, patience: Duration) {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let time = libc::timespec {
+        tv_sec: patience.as_secs() as i64,
+        tv_nsec: i64::from(patience.subsec_nanos()),
+    };
+    // SAFETY: one valid entry and a valid time.
+    unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
+}

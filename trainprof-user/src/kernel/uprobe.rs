@@ -1,0 +1,78 @@
+//! Loading programs for uprobes, and attaching them: what all processes that do so have in common.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, RawFd},
+    path::Path,
+};
+
+use aya::{
+    Ebpf,
+    programs::{
+        ProgramError, UProbe,
+        uprobe::{UProbeAttachPoint, UProbeLink, UProbeScope},
+    },
+};
+
+/// Loads a program; gives its descriptor, or in words why not.
+pub(super) fn load(ebpf: &mut Ebpf, name: &'static str) -> Result<RawFd, String> {
+    let program: &mut UProbe = ebpf
+        .program_mut(name)
+        .and_then(|p| p.try_into().ok())
+        .ok_or_else(|| format!("the eBPF object has no program {name}"))?;
+    // The verifier's log is as long as the program: its first line says enough.
+    program.load().map_err(|error| {
+        let text = error.to_string();
+        tracing::debug!(program = name, %text, "refused");
+        text.lines().next().unwrap_or_default().to_owned()
+    })?;
+    let fd = program.fd().map_err(|error| error.to_string())?;
+    Ok(fd.as_fd().as_raw_fd())
+}
+
+/// Attaches a loaded program at an offset of a file. Gives in words what went wrong, and whether we lack the
+/// permission.
+pub(super) fn attach(
+    ebpf: &mut Ebpf,
+    program: &'static str,
+    offset: u64,
+    cookie: u64,
+    path: &Path,
+    scope: UProbeScope,
+) -> Result<UProbeLink, (String, bool)> {
+    let program: &mut UProbe = ebpf
+        .program_mut(program)
+        .and_then(|p| p.try_into().ok())
+        .ok_or_else(|| ("no such program".to_owned(), false))?;
+    let point = UProbeAttachPoint {
+        location: offset.into(),
+        cookie: Some(cookie),
+    };
+    let id = program.attach(point, path, scope).map_err(in_words)?;
+    program.take_link(id).map_err(in_words)
+}
+
+/// An error with all that it is caused by, and whether that is a lack of permission.
+fn in_words(error: ProgramError) -> (String, bool) {
+    let denied = matches!(&error, ProgramError::SyscallError(call)
+        if call.io_error.kind() == io::ErrorKind::PermissionDenied);
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    (text, denied)
+}
+
+/// Each probe takes a descriptor, and the limit is usually low only out of habit.
+pub(super) fn raise_descriptor_limit() {
+    // SAFETY: a valid structure; raising the soft limit to the hard one takes no privilege.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}

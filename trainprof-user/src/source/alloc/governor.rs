@@ -1,0 +1,591 @@
+//! When a window of allocation probes may open, on which process, how long, and what is given up when even that costs
+//! too much. Pure: it is told what things cost and what time it is.
+//!
+//! Two limits hold. Everything that the watch costs stays below a share of the job's CPU time: what is left of it after
+//! the fixed costs is saved up for windows. And what windows add to one thread stays below a share of any ten seconds.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::time::KtimeNs;
+
+/// A share of this much time is what windows may add to one thread.
+pub const HORIZON_NS: u64 = 10_000_000_000;
+/// The largest share that may be added to one thread, whatever the budget.
+pub const THREAD_SHARE: f64 = 0.01;
+/// What is not spent in so many seconds is lost: a job that was quiet for an hour gets no hour of windows.
+const SAVED_S: f64 = 60.0;
+/// Lengths that a window may have, microseconds, and the calls after which a longer one tells little more.
+const LENGTHS_US: [u32; 9] = [
+    200_000, 100_000, 50_000, 20_000, 10_000, 5_000, 2_000, 1_000, 500,
+];
+const ENOUGH_CALLS: f64 = 20_000.0;
+/// Share of what may be added to a thread in ten seconds that one window's pauses may take.
+const PAUSE_SHARE: f64 = 0.3;
+/// Below this a window is short, microseconds.
+const SHORT_US: u32 = 5_000;
+/// Calls that a window must be expected to see to be worth its closing.
+const TOO_FEW_CALLS: u64 = 50;
+/// For how long probes are hit outside a window, until that was seen, seconds.
+const OUTSIDE_S: f64 = 0.03;
+/// One call in so many has its stack taken; and what that adds to a call on average, nanoseconds (measured: 685 each).
+const STACK_EVERY: u32 = 64;
+const STACK_NS: f64 = 700.0 / STACK_EVERY as f64;
+/// Every so many-th window of a process is paired.
+const PAIRED_EVERY: u32 = 3;
+/// Windows open no closer than this on average, nanoseconds.
+const SPACING_NS: f64 = 1e9;
+/// A process that allocates little is looked at once in so many nanoseconds.
+const SELDOM_NS: u64 = 60_000_000_000;
+/// Below this share of a process's clock samples its allocator is little, once there are enough of them.
+const LITTLE: f64 = 0.01;
+const ENOUGH_SAMPLES: u64 = 50;
+/// A process that has used less CPU time than this is not looked at.
+const WARM_UP_NS: u64 = 2_000_000_000;
+/// What can be afforded only once in so many seconds is given up.
+const PAIRED_WITHIN_S: f64 = 60.0;
+const STACKS_WITHIN_S: f64 = 90.0;
+const WINDOWS_WITHIN_S: f64 = 180.0;
+/// What a clock sample costs, nanoseconds: the event and dealing with it.
+const SAMPLE_NS: f64 = 8_000.0;
+
+/// What is given up, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shed {
+    /// Following allocations to their release.
+    PairedWindows,
+    /// Where sampled calls came from.
+    Stacks,
+    /// Windows altogether.
+    Windows,
+    /// Clock samples.
+    ClockSamples,
+}
+
+impl Shed {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PairedWindows => "paired-windows",
+            Self::Stacks => "stacks",
+            Self::Windows => "windows",
+            Self::ClockSamples => "clock-samples",
+        }
+    }
+}
+
+/// What probes cost on this host, nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    pub emulated_ns: f64,
+    pub stepped_ns: f64,
+    pub return_ns: f64,
+    /// Taking the probes of one function away stops every thread that uses it for so long. One on its return costs no
+    /// pause of its own: it is the same trap.
+    pub pause_ns: u64,
+    /// CPU time of ours for attaching and removing one probe.
+    pub own_ns: u64,
+}
+
+/// What happened since this was told last.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    pub seconds: f64,
+    pub job_cpu_ns: u64,
+    /// Run time of the probes that are always there.
+    pub probes_ns: u64,
+    /// CPU time of this program, without what windows took.
+    pub own_ns: u64,
+    pub samples: u64,
+}
+
+/// A process that a window could open on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    pub pid: u32,
+    /// CPU time it has used, and CPUs that it uses now.
+    pub cpu_ns: u64,
+    pub cpus: f64,
+    /// Clock samples of it, and how many of them were in its allocator.
+    pub samples: u64,
+    pub in_allocator: u64,
+    /// Probes that a window takes, as far as they are known.
+    pub sites: u32,
+    pub stepped: bool,
+}
+
+impl Candidate {
+    fn allocator_share(&self) -> f64 {
+        if self.samples == 0 {
+            0.0
+        } else {
+            self.in_allocator as f64 / self.samples as f64
+        }
+    }
+
+    /// CPUs spent in its allocator; 0 when that is little.
+    fn weight(&self) -> f64 {
+        if self.samples >= ENOUGH_SAMPLES && self.allocator_share() >= LITTLE {
+            self.cpus * self.allocator_share()
+        } else {
+            0.0
+        }
+    }
+}
+
+/// A window that may open.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan {
+    pub pid: u32,
+    pub length_us: u32,
+    pub max_calls: u64,
+    pub stack_every: u32,
+    pub paired: bool,
+    /// Functions that it may probe.
+    pub max_sites: u32,
+}
+
+/// What a window did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    pub pid: u32,
+    /// Seconds in which calls were counted.
+    pub counted_s: f64,
+    /// Calls that were counted, and those of the thread that made most.
+    pub calls: u64,
+    pub worst_calls: u64,
+    /// Hits, those outside the counted time too.
+    pub emulated: u64,
+    pub stepped: u64,
+    pub returns: u64,
+    /// Functions that were probed.
+    pub sites: u32,
+    /// CPU time of ours.
+    pub own_ns: u64,
+    pub paired: bool,
+}
+
+/// What a window cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    /// CPU time that hits took from the job.
+    pub job_ns: u64,
+    /// For how long closing stopped each thread.
+    pub pause_ns: u64,
+    /// What was added to the thread that made most calls.
+    pub thread_ns: u64,
+}
+
+/// What is known of a process from its windows.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// Calls a second of its busiest thread, and of all, had nothing slowed them down.
+    worst_rate: f64,
+    rate: f64,
+    last: KtimeNs,
+    windows: u32,
+    /// Credit in the turn that processes take.
+    turn: f64,
+}
+
+/// See the module.
+pub struct Governor {
+    budget: f64,
+    costs: Option<Costs>,
+    /// What was saved up, nanoseconds; may be negative.
+    balance: f64,
+    began: bool,
+    /// Over the last seconds: CPUs that the job uses, what the fixed costs take (both as nanoseconds a second), samples.
+    job_rate: f64,
+    fixed_rate: f64,
+    sample_rate: f64,
+    known: BTreeMap<u32, Known>,
+    /// Windows of the last ten seconds: end, process, what was added to one thread.
+    recent: VecDeque<(KtimeNs, u32, u64)>,
+    next_at: KtimeNs,
+    outside_s: f64,
+    shed: Vec<Shed>,
+    pub totals: Totals,
+}
+
+/// Sums since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Totals {
+    pub job_ns: u64,
+    pub probes_ns: u64,
+    pub own_ns: u64,
+    pub windows_ns: u64,
+    pub windows: u32,
+    pub worst_thread_ns: u64,
+}
+
+impl Governor {
+    /// `budget`: share (0–1) of the job's CPU time.
+    pub fn new(budget: f64) -> Self {
+        Self {
+            budget,
+            costs: None,
+            balance: 0.0,
+            began: false,
+            job_rate: 0.0,
+            fixed_rate: 0.0,
+            sample_rate: 0.0,
+            known: BTreeMap::new(),
+            recent: VecDeque::new(),
+            next_at: KtimeNs(0),
+            outside_s: OUTSIDE_S,
+            shed: Vec::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    pub fn budget(&self) -> f64 {
+        self.budget
+    }
+
+    /// What is given up for now.
+    pub fn shed(&self) -> &[Shed] {
+        &self.shed
+    }
+
+    pub fn calibrated(&mut self, costs: Costs) {
+        self.costs = Some(costs);
+    }
+
+    /// What the calibration itself took from us.
+    pub fn own(&mut self, ns: u64) {
+        self.totals.own_ns += ns;
+        self.balance -= ns as f64;
+    }
+
+    pub fn forget(&mut self, pid: u32) {
+        self.known.remove(&pid);
+    }
+
+    /// Takes in what the last interval used and cost.
+    pub fn interval(&mut self, load: &Load) {
+        if load.seconds <= 0.0 {
+            return;
+        }
+        self.totals.job_ns += load.job_cpu_ns;
+        self.totals.probes_ns += load.probes_ns;
+        self.totals.own_ns += load.own_ns;
+        let fixed = (load.probes_ns + load.own_ns) as f64;
+        let mix = if self.began {
+            (load.seconds / 10.0).min(1.0)
+        } else {
+            1.0
+        };
+        for (mean, now) in [
+            (&mut self.job_rate, load.job_cpu_ns as f64),
+            (&mut self.fixed_rate, fixed),
+            (&mut self.sample_rate, load.samples as f64),
+        ] {
+            *mean += mix * (now / load.seconds - *mean);
+        }
+        let earned = self.budget * load.job_cpu_ns as f64 - fixed;
+        if !self.began {
+            // The budget holds over the horizon: the first window need not wait for it to pass.
+            self.balance += self.budget * self.job_rate.max(1e9) * HORIZON_NS as f64 / 1e9;
+            self.began = true;
+        }
+        let most = self.budget * self.job_rate.max(1e9) * SAVED_S;
+        self.balance = (self.balance + earned).clamp(-most, most);
+        self.decide_shed();
+    }
+
+    /// Nanoseconds a second that are left for windows.
+    fn left(&self) -> f64 {
+        self.budget * self.job_rate - self.fixed_rate
+    }
+
+    fn decide_shed(&mut self) {
+        let Some(costs) = self.costs else { return };
+        let left = self.left();
+        let every = |cost: f64| {
+            if left <= 0.0 {
+                f64::INFINITY
+            } else {
+                cost / left
+            }
+        };
+        let busiest = self
+            .known
+            .values()
+            .map(|known| known.worst_rate)
+            .fold(0.0, f64::max);
+        let rate = if busiest > 0.0 { busiest } else { 1e6 };
+        let sites = 1;
+        let plain = Self::predict(
+            &costs,
+            0.002,
+            self.outside_s,
+            rate,
+            costs.emulated_ns,
+            sites,
+        );
+        let paired = Self::predict(
+            &costs,
+            0.002,
+            self.outside_s,
+            rate,
+            costs.emulated_ns * 2.0 + costs.return_ns,
+            2,
+        );
+        let mut shed = Vec::new();
+        if every(paired * f64::from(PAIRED_EVERY)) > PAIRED_WITHIN_S {
+            shed.push(Shed::PairedWindows);
+        }
+        if every(plain) > STACKS_WITHIN_S {
+            shed.push(Shed::Stacks);
+        }
+        if every(plain) > WINDOWS_WITHIN_S {
+            shed.push(Shed::Windows);
+        }
+        // Samples are given up only where that helps, and not taken up again: analysis could not use a part of them.
+        let sampling = self.sample_rate * SAMPLE_NS;
+        let busy = self.job_rate > 0.5e9;
+        let over = self.fixed_rate - self.budget * self.job_rate;
+        let before = self.shed.contains(&Shed::ClockSamples);
+        if before
+            || (busy
+                && left < 0.0
+                && over > 0.5 * self.budget * self.job_rate
+                && sampling > 0.5 * over)
+        {
+            shed.push(Shed::ClockSamples);
+        }
+        self.shed = shed;
+    }
+
+    /// What a window adds to a thread that makes `rate` calls a second which cost `call_ns` each, and to the job as far
+    /// as that is one thread; nanoseconds.
+    fn predict(
+        costs: &Costs,
+        length_s: f64,
+        outside_s: f64,
+        rate: f64,
+        call_ns: f64,
+        sites: u32,
+    ) -> f64 {
+        let pause = (costs.pause_ns * u64::from(sites)) as f64;
+        (length_s + outside_s) * 1e9 * slowed(rate, call_ns) + pause
+    }
+
+    /// Whether a window may open now, and which. `random` is any number.
+    pub fn decide(&mut self, now: KtimeNs, candidates: &[Candidate], random: u64) -> Option<Plan> {
+        let costs = self.costs?;
+        if now < self.next_at || !self.began {
+            return None;
+        }
+        let first = self.totals.windows == 0;
+        if self.shed.contains(&Shed::Windows) && !first {
+            return None;
+        }
+        self.forget_old(now);
+        let chosen = self.choose(now, candidates)?;
+        let known = self.known.get(&chosen.pid).copied();
+        let paired = known.is_some_and(|k| k.windows % PAIRED_EVERY == 1)
+            && !self.shed.contains(&Shed::PairedWindows);
+        let stacks = !self.shed.contains(&Shed::Stacks);
+        let plan = paired
+            .then(|| self.fit(&costs, chosen, known, true, stacks, now))
+            .flatten()
+            .or_else(|| self.fit(&costs, chosen, known, false, stacks, now))?;
+        // Never in step with the job: anything between half and one and a half of it.
+        let jitter = 0.5 + (random % 1_000) as f64 / 1_000.0;
+        self.next_at = KtimeNs(now.0 + (SPACING_NS * jitter) as u64);
+        Some(plan)
+    }
+
+    /// Processes take turns by the CPU time that their allocators take.
+    fn choose<'c>(&mut self, now: KtimeNs, candidates: &'c [Candidate]) -> Option<&'c Candidate> {
+        let warm: Vec<&Candidate> = candidates
+            .iter()
+            .filter(|c| c.cpu_ns >= WARM_UP_NS)
+            .collect();
+        let worth: Vec<&&Candidate> = warm.iter().filter(|c| c.weight() > 0.0).collect();
+        if worth.is_empty() {
+            // Rates are worth knowing once, and now and then, where allocating is little.
+            let busiest = warm.into_iter().max_by(|a, b| a.cpus.total_cmp(&b.cpus))?;
+            let last = self.known.values().map(|known| known.last).max();
+            return last
+                .is_none_or(|last| now.since(last) >= SELDOM_NS)
+                .then_some(busiest);
+        }
+        let total: f64 = worth.iter().map(|c| c.weight()).sum();
+        for candidate in &worth {
+            let known = self.known.entry(candidate.pid).or_insert(Known {
+                worst_rate: 0.0,
+                rate: 0.0,
+                last: KtimeNs(0),
+                windows: 0,
+                turn: 0.0,
+            });
+            known.turn += candidate.weight();
+        }
+        let turn = |c: &Candidate| self.known.get(&c.pid).map_or(0.0, |known| known.turn);
+        let chosen = **worth.iter().max_by(|a, b| turn(a).total_cmp(&turn(b)))?;
+        if let Some(known) = self.known.get_mut(&chosen.pid) {
+            known.turn -= total;
+        }
+        Some(chosen)
+    }
+
+    /// The longest window that both limits leave room for.
+    fn fit(
+        &self,
+        costs: &Costs,
+        chosen: &Candidate,
+        known: Option<Known>,
+        paired: bool,
+        stacks: bool,
+        now: KtimeNs,
+    ) -> Option<Plan> {
+        let entry = if chosen.stepped {
+            costs.stepped_ns
+        } else {
+            costs.emulated_ns
+        };
+        let stack = if stacks { STACK_NS } else { 0.0 };
+        let rate = known.map(|k| k.worst_rate).filter(|rate| *rate > 0.0);
+        let thread_left = self.thread_limit() - self.spent_on(chosen.pid, now);
+        let threads = chosen.cpus.ceil().max(1.0);
+        // Windows that come oftener say more than windows that see all functions at once.
+        let pauses = self.thread_limit() * PAUSE_SHARE / costs.pause_ns.max(1) as f64;
+        let most = if paired {
+            1
+        } else {
+            chosen.sites.min(pauses as u32).max(1)
+        };
+        for max_sites in (1..=most).rev() {
+            let (call_ns, sites, returns) = if paired {
+                // Each allocation is seen to begin and to return, and its release.
+                (2.0 * entry + costs.return_ns, 2, 1)
+            } else {
+                (entry + stack, max_sites, 0)
+            };
+            let pause = (costs.pause_ns * u64::from(sites)) as f64;
+            let own = (costs.own_ns * u64::from(sites + returns)) as f64;
+            // A thread of which nothing is known may do nothing but allocate.
+            let share = rate.map_or(1.0, |rate| slowed(rate, call_ns));
+            let outside = self.outside_s * 1e9 * share;
+            for (n, &length_us) in LENGTHS_US.iter().enumerate() {
+                // Fewer functions for long enough say more than all of them for a moment.
+                if max_sites > 1 && length_us < SHORT_US {
+                    break;
+                }
+                if let Some(rate) = rate
+                    && let Some(shorter) = LENGTHS_US.get(n + 1)
+                    && rate * f64::from(*shorter) / 1e6 > ENOUGH_CALLS
+                {
+                    continue;
+                }
+                let thread = f64::from(length_us) * 1e3 * share + outside + pause;
+                if thread > thread_left || thread * threads + own > self.balance {
+                    continue;
+                }
+                let max_calls = ((thread_left - pause - outside) / call_ns) as u64;
+                if max_calls < TOO_FEW_CALLS {
+                    continue;
+                }
+                return Some(Plan {
+                    pid: chosen.pid,
+                    length_us,
+                    max_calls,
+                    stack_every: if stacks && !paired { STACK_EVERY } else { 0 },
+                    paired,
+                    max_sites,
+                });
+            }
+        }
+        None
+    }
+
+    fn thread_limit(&self) -> f64 {
+        THREAD_SHARE.min(self.budget) * HORIZON_NS as f64
+    }
+
+    fn forget_old(&mut self, now: KtimeNs) {
+        while self
+            .recent
+            .front()
+            .is_some_and(|(at, _, _)| now.since(*at) >= HORIZON_NS)
+        {
+            self.recent.pop_front();
+        }
+    }
+
+    fn spent_on(&self, pid: u32, now: KtimeNs) -> f64 {
+        self.recent
+            .iter()
+            .filter(|(at, of, _)| *of == pid && now.since(*at) < HORIZON_NS)
+            .map(|(_, _, ns)| *ns as f64)
+            .sum()
+    }
+
+    /// A window is over: what it cost.
+    pub fn closed(&mut self, now: KtimeNs, outcome: &Outcome) -> Spent {
+        let Some(costs) = self.costs else {
+            return Spent::default();
+        };
+        let hits = outcome.emulated + outcome.stepped;
+        let job_ns = outcome.emulated as f64 * costs.emulated_ns
+            + outcome.stepped as f64 * costs.stepped_ns
+            + outcome.returns as f64 * costs.return_ns;
+        let pause_ns = costs.pause_ns * u64::from(outcome.sites);
+        let worst = if outcome.calls > 0 {
+            outcome.worst_calls as f64 / outcome.calls as f64
+        } else {
+            1.0
+        };
+        let thread_ns = (job_ns * worst) as u64 + pause_ns;
+        self.totals.windows += 1;
+        let all = job_ns + pause_ns as f64 + outcome.own_ns as f64;
+        self.totals.windows_ns += all as u64;
+        self.balance -= all;
+        self.recent.push_back((now, outcome.pid, thread_ns));
+        self.forget_old(now);
+        self.totals.worst_thread_ns = self
+            .totals
+            .worst_thread_ns
+            .max(self.spent_on(outcome.pid, now) as u64);
+        let known = self.known.entry(outcome.pid).or_insert(Known {
+            worst_rate: 0.0,
+            rate: 0.0,
+            last: now,
+            windows: 0,
+            turn: 0.0,
+        });
+        known.last = now;
+        known.windows += 1;
+        if outcome.counted_s > 0.0 && outcome.calls > 0 {
+            let call_ns = job_ns / hits.max(1) as f64;
+            let natural = |calls: u64| {
+                let lost = calls as f64 * call_ns / 1e9;
+                calls as f64 / (outcome.counted_s - lost).max(outcome.counted_s * 0.05)
+            };
+            if !outcome.paired {
+                known.worst_rate = natural(outcome.worst_calls);
+                known.rate = natural(outcome.calls);
+            }
+            let outside = hits.saturating_sub(outcome.calls) as f64;
+            let seen = outside / outcome.calls as f64 * outcome.counted_s;
+            self.outside_s += 0.3 * (seen.clamp(0.0, 0.2) - self.outside_s);
+        }
+        Spent {
+            job_ns: job_ns as u64,
+            pause_ns,
+            thread_ns,
+        }
+    }
+}
+
+/// Share of its time that a thread loses which makes `rate` calls a second, when each costs `call_ns` more: it makes
+/// fewer while it loses.
+fn slowed(rate: f64, call_ns: f64) -> f64 {
+    let load = rate * call_ns / 1e9;
+    load / (1.0 + load)
+}
+
+#[cfg(test)]
+#[path = "governor_tests.rs"]
+mod tests;

@@ -1,0 +1,295 @@
+//! The governor against a modelled job: whatever the job's rate does, what is spent stays within the budget.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+const COSTS: Costs = Costs {
+    emulated_ns: 670.0,
+    stepped_ns: 9_100.0,
+    return_ns: 490.0,
+    pause_ns: 4_000_000,
+    own_ns: 1_000_000,
+};
+
+/// One busy thread on one CPU that allocates at a rate which may change.
+struct Job {
+    now: u64,
+    governor: Governor,
+    /// (end, what was added to the thread) of each window.
+    added: Vec<(u64, u64)>,
+    opened: u32,
+    paired: u32,
+}
+
+impl Job {
+    fn new(budget: f64) -> Self {
+        let mut governor = Governor::new(budget);
+        governor.calibrated(COSTS);
+        Self {
+            now: SECOND,
+            governor,
+            added: Vec::new(),
+            opened: 0,
+            paired: 0,
+        }
+    }
+
+    /// Runs for so many seconds. `fixed`: share of a CPU that the watch takes beside windows.
+    fn run(&mut self, seconds: u64, rate: f64, fixed: f64, stepped: bool, random: &mut u64) {
+        for tick in 0..seconds * 4 {
+            self.now += SECOND / 4;
+            if tick % 4 == 3 {
+                self.governor.interval(&Load {
+                    seconds: 1.0,
+                    job_cpu_ns: SECOND,
+                    probes_ns: (fixed * 0.5e9) as u64,
+                    own_ns: (fixed * 0.5e9) as u64,
+                    samples: 99,
+                });
+            }
+            *random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let candidate = Candidate {
+                pid: 7,
+                cpu_ns: self.now,
+                cpus: 1.0,
+                samples: 1_000,
+                in_allocator: 200,
+                sites: 5,
+                stepped,
+            };
+            if let Some(plan) = self
+                .governor
+                .decide(KtimeNs(self.now), &[candidate], *random >> 33)
+            {
+                self.window(&plan, rate, stepped);
+            }
+        }
+    }
+
+    fn window(&mut self, plan: &Plan, rate: f64, stepped: bool) {
+        let entry = if stepped {
+            COSTS.stepped_ns
+        } else {
+            COSTS.emulated_ns
+        };
+        let call_ns = if plan.paired {
+            2.0 * entry + COSTS.return_ns
+        } else {
+            entry
+        };
+        let trapped = rate / (1.0 + rate * call_ns / 1e9);
+        let length = f64::from(plan.length_us) / 1e6;
+        let calls = ((trapped * length) as u64).min(plan.max_calls);
+        let outside = (trapped * 0.02) as u64;
+        let counted_s = (calls as f64 / trapped).min(length);
+        let entries = (calls + outside) * if plan.paired { 2 } else { 1 };
+        let outcome = Outcome {
+            pid: plan.pid,
+            counted_s,
+            calls: if plan.paired { calls * 2 } else { calls },
+            worst_calls: if plan.paired { calls * 2 } else { calls },
+            emulated: if stepped { 0 } else { entries },
+            stepped: if stepped { entries } else { 0 },
+            returns: if plan.paired { calls + outside } else { 0 },
+            sites: if plan.paired { 2 } else { plan.max_sites },
+            own_ns: 8_000_000,
+            paired: plan.paired,
+        };
+        self.now += 300_000_000;
+        let spent = self.governor.closed(KtimeNs(self.now), &outcome);
+        self.added.push((self.now, spent.thread_ns));
+        self.opened += 1;
+        self.paired += u32::from(plan.paired);
+    }
+
+    /// The most that was added to the thread in any ten seconds.
+    fn worst(&self) -> u64 {
+        self.added
+            .iter()
+            .map(|(end, _)| {
+                self.added
+                    .iter()
+                    .filter(|(at, _)| at <= end && end - at < HORIZON_NS)
+                    .map(|(_, ns)| ns)
+                    .sum()
+            })
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// What it all cost so far, nanoseconds.
+    fn spent(&self) -> f64 {
+        let totals = &self.governor.totals;
+        (totals.windows_ns + totals.probes_ns + totals.own_ns) as f64
+    }
+}
+
+#[test]
+fn the_budget_holds_while_the_rate_rises_from_ten_thousand_to_five_million() {
+    let mut job = Job::new(0.01);
+    let mut random = 1;
+    for rate in [1e4, 1e5, 1e6, 2e6, 5e6] {
+        job.run(60, rate, 0.002, false, &mut random);
+        // Ten seconds of the budget may be spent in advance.
+        let totals = &job.governor.totals;
+        let allowed = 0.01 * (totals.job_ns + HORIZON_NS) as f64;
+        assert!(
+            job.spent() <= allowed * 1.02,
+            "{} of {allowed} at {rate}",
+            job.spent()
+        );
+    }
+    assert!(job.worst() <= 100_000_000, "{}", job.worst());
+    assert!(job.opened >= 15, "{} windows", job.opened);
+    assert!(job.paired >= 2, "{} paired", job.paired);
+}
+
+#[test]
+fn what_costs_too_much_is_given_up_in_order() {
+    let mut random = 1;
+    let mut job = Job::new(0.01);
+    job.run(120, 1e6, 0.02, false, &mut random);
+    // Fixed costs alone are twice the budget: only the window that is granted in advance.
+    assert!(job.opened <= 1, "{}", job.opened);
+    assert_eq!(
+        job.governor.shed(),
+        [Shed::PairedWindows, Shed::Stacks, Shed::Windows]
+    );
+    let mut roomy = Job::new(0.05);
+    roomy.run(120, 1e6, 0.005, false, &mut random);
+    assert_eq!(roomy.governor.shed(), []);
+    assert!(roomy.opened > job.opened);
+}
+
+#[test]
+fn nothing_opens_before_costs_are_known() {
+    let mut governor = Governor::new(0.01);
+    governor.interval(&Load {
+        seconds: 1.0,
+        job_cpu_ns: SECOND,
+        ..Load::default()
+    });
+    let candidate = Candidate {
+        pid: 1,
+        cpu_ns: 100 * SECOND,
+        cpus: 1.0,
+        samples: 1_000,
+        in_allocator: 500,
+        sites: 1,
+        stepped: false,
+    };
+    assert_eq!(governor.decide(KtimeNs(SECOND), &[candidate], 1), None);
+    governor.calibrated(COSTS);
+    assert!(governor.decide(KtimeNs(SECOND), &[candidate], 1).is_some());
+}
+
+#[test]
+fn a_process_that_hardly_allocates_is_looked_at_seldom() {
+    let mut governor = Governor::new(0.01);
+    governor.calibrated(COSTS);
+    let idle = Candidate {
+        pid: 1,
+        cpu_ns: 100 * SECOND,
+        cpus: 1.0,
+        samples: 10_000,
+        in_allocator: 3,
+        sites: 5,
+        stepped: false,
+    };
+    let mut opened = 0;
+    for second in 1..100 {
+        governor.interval(&Load {
+            seconds: 1.0,
+            job_cpu_ns: SECOND,
+            ..Load::default()
+        });
+        let now = KtimeNs(second * SECOND);
+        if governor.decide(now, &[idle], second).is_some() {
+            opened += 1;
+            let outcome = Outcome {
+                pid: 1,
+                counted_s: 0.02,
+                calls: 10,
+                worst_calls: 10,
+                emulated: 12,
+                sites: 5,
+                ..Outcome::default()
+            };
+            governor.closed(now, &outcome);
+        }
+    }
+    assert_eq!(opened, 2);
+}
+
+#[test]
+fn processes_take_turns_by_what_their_allocators_take() {
+    let mut governor = Governor::new(1.0);
+    governor.calibrated(Costs {
+        pause_ns: 1_000,
+        ..COSTS
+    });
+    let candidate = |pid, in_allocator| Candidate {
+        pid,
+        cpu_ns: 100 * SECOND,
+        cpus: 1.0,
+        samples: 1_000,
+        in_allocator,
+        sites: 1,
+        stepped: false,
+    };
+    let both = [candidate(1, 300), candidate(2, 100)];
+    let mut counts = BTreeMap::<u32, u32>::new();
+    for second in 1..2_000 {
+        governor.interval(&Load {
+            seconds: 2.0,
+            job_cpu_ns: 4 * SECOND,
+            ..Load::default()
+        });
+        let now = KtimeNs(second * 2 * SECOND);
+        if let Some(plan) = governor.decide(now, &both, second * 7) {
+            *counts.entry(plan.pid).or_default() += 1;
+            let outcome = Outcome {
+                pid: plan.pid,
+                counted_s: 0.01,
+                calls: 100,
+                worst_calls: 100,
+                emulated: 100,
+                sites: 1,
+                ..Outcome::default()
+            };
+            governor.closed(now, &outcome);
+        }
+    }
+    let ratio = f64::from(counts[&1]) / f64::from(counts[&2]);
+    assert!((2.5..3.5).contains(&ratio), "{counts:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn no_sequence_of_rates_breaks_a_limit(
+        rates in proptest::collection::vec(3.0_f64..7.0, 1..6),
+        budget in 0.002_f64..0.05,
+        fixed in 0.0_f64..0.02,
+        stepped in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let mut job = Job::new(budget);
+        let mut random = seed;
+        for rate in rates {
+            job.run(40, 10_f64.powf(rate), fixed, stepped, &mut random);
+        }
+        let limit = THREAD_SHARE.min(budget) * HORIZON_NS as f64;
+        // A jump of the rate while a window is open is bounded by its cap on calls; outside it, by how long that lasts.
+        prop_assert!(job.worst() as f64 <= limit * 1.3, "{} of {limit}", job.worst());
+        let totals = job.governor.totals;
+        let windows = totals.windows_ns as f64;
+        let earned = (budget * totals.job_ns as f64 - (totals.probes_ns + totals.own_ns) as f64).max(0.0);
+        let advance = budget * HORIZON_NS as f64;
+        prop_assert!(windows <= earned + advance * 1.3, "{windows} of {earned} and {advance}");
+    }
+}

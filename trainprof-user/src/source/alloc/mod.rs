@@ -1,0 +1,576 @@
+//! Windows of probes on allocators, as records: asks for them when the governor lets it, and keeps the governor told.
+
+pub mod governor;
+mod pending;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    str::FromStr,
+};
+
+use self::{
+    governor::{Candidate, Costs, Governor, Load, Outcome, Plan, Spent},
+    pending::PendingSites,
+};
+use super::places::Places;
+use crate::{
+    kernel::{
+        AllocProbes, RunStats,
+        alloc::{
+            Calibration, CallSum, Closed, LifetimeSum, Notice, StackSum, WindowOrder, allocates,
+            function_name,
+        },
+    },
+    record::{
+        Record,
+        fact::{
+            AllocCalibrationFact, AllocCallsFact, AllocLifetimesFact, AllocWindowFact,
+            AllocatorFact, GovernorFact, Interval, PlaceClass,
+        },
+    },
+    time::KtimeNs,
+};
+
+/// Probes that a window takes of an allocator that is not known yet.
+const SITES_UNKNOWN: u32 = 5;
+/// A window of which nothing was heard for so long is given up.
+const LOST_AFTER_NS: u64 = 10_000_000_000;
+/// One call in so many has its stack taken where everything is seen.
+const FULL_STACK_EVERY: u32 = 64;
+
+/// Whether windows may be opened (`--alloc`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Off,
+    /// Windows, as the governor lets them.
+    Auto,
+    /// Every call, all the time, whatever it costs.
+    Full,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            "auto" => Ok(Self::Auto),
+            "full" => Ok(Self::Full),
+            _ => Err("expected `off`, `auto` or `full`".to_owned()),
+        }
+    }
+}
+
+/// A window under way.
+struct Open {
+    plan: Option<Plan>,
+    number: u32,
+    asked: KtimeNs,
+    calls: Vec<CallSum>,
+    stacks: Vec<StackSum>,
+}
+
+/// What is known of a process.
+#[derive(Clone, Copy, Debug, Default)]
+struct Process {
+    samples: u64,
+    in_allocator: u64,
+    cpu_ns: u64,
+    cpus: f64,
+    sites: Option<u32>,
+    stepped: bool,
+    /// Its allocator cannot be probed.
+    out: bool,
+}
+
+/// See the module.
+pub struct Allocs {
+    mode: Mode,
+    governor: Governor,
+    processes: BTreeMap<u32, Process>,
+    /// CPU nanoseconds of live threads at the end of the last interval.
+    ran: BTreeMap<u32, u64>,
+    /// Places in an allocator.
+    allocator_places: BTreeSet<u32>,
+    asked_to_calibrate: bool,
+    calibration: Option<Calibration>,
+    windows: u32,
+    open: Option<Open>,
+    /// Processes that are probed until they end.
+    kept: BTreeSet<u32>,
+    told_at: KtimeNs,
+    sites: PendingSites,
+    /// CPU nanoseconds of this program, and run time of the probes, when the governor was told last.
+    cost: (u64, RunStats),
+    samples: u64,
+    random: u64,
+    shed: Vec<&'static str>,
+    failed: BTreeSet<String>,
+}
+
+impl Allocs {
+    /// `budget`: share (0–1) of the job's CPU time. `own_ns`: CPU time of ours that getting here took. `seed`: any number that differs from watch to watch.
+    pub fn new(mode: Mode, budget: f64, own_ns: u64, seed: u64) -> Self {
+        Self {
+            mode,
+            governor: Governor::new(budget),
+            processes: BTreeMap::new(),
+            ran: BTreeMap::new(),
+            allocator_places: BTreeSet::new(),
+            asked_to_calibrate: false,
+            calibration: None,
+            windows: 0,
+            open: None,
+            kept: BTreeSet::new(),
+            told_at: KtimeNs(0),
+            sites: PendingSites::default(),
+            cost: (own_ns, RunStats::default()),
+            samples: 0,
+            random: seed | 1,
+            shed: Vec::new(),
+            failed: BTreeSet::new(),
+        }
+    }
+
+    /// Whether clock samples are given up.
+    pub fn sheds_samples(&self) -> bool {
+        self.governor.shed().contains(&governor::Shed::ClockSamples)
+    }
+
+    /// A process executed a program: what it had mapped is gone.
+    pub fn executed(&mut self, pid: u32, probes: Option<&AllocProbes>) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            *process = Process {
+                cpu_ns: process.cpu_ns,
+                cpus: process.cpus,
+                ..Process::default()
+            };
+        }
+        self.governor.forget(pid);
+        self.kept.remove(&pid);
+        if let Some(probes) = probes {
+            probes.forget(pid);
+        }
+    }
+
+    /// Learns from records where the job's processes spend their CPU time.
+    pub fn observe(&mut self, records: &[Record], alive: &BTreeMap<u32, u32>) {
+        for record in records {
+            match record {
+                Record::Place(place)
+                    if matches!(place.class, PlaceClass::Malloc | PlaceClass::PyMalloc) =>
+                {
+                    self.allocator_places.insert(place.number);
+                }
+                Record::Sample(sample) => {
+                    self.samples += 1;
+                    let Some(pid) = alive.get(&sample.tid) else {
+                        continue;
+                    };
+                    let process = self.processes.entry(*pid).or_default();
+                    process.samples += 1;
+                    process.in_allocator +=
+                        u64::from(self.allocator_places.contains(&sample.place));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes in what an interval used, and what watching costs so far: run time of the probes where the kernel counts
+    /// it, CPU nanoseconds of this program.
+    pub fn interval(
+        &mut self,
+        interval: &Interval,
+        alive: &BTreeMap<u32, u32>,
+        probes: RunStats,
+        own_ns: u64,
+        out: &mut Vec<Record>,
+    ) {
+        let seconds = interval.to.seconds_since(interval.from);
+        let mut used = BTreeMap::<u32, u64>::new();
+        let mut ran = BTreeMap::new();
+        for totals in &interval.running {
+            let before = self.ran.get(&totals.tid).copied().unwrap_or(0);
+            if let Some(pid) = alive.get(&totals.tid) {
+                *used.entry(*pid).or_default() += totals.run_ns.saturating_sub(before);
+            }
+            ran.insert(totals.tid, totals.run_ns);
+        }
+        for end in &interval.ended {
+            let before = self.ran.get(&end.tid).copied().unwrap_or(0);
+            *used.entry(end.pid).or_default() += end.totals.run_ns.saturating_sub(before);
+        }
+        self.ran = ran;
+        let living: BTreeSet<u32> = alive.values().copied().collect();
+        self.processes.retain(|pid, _| living.contains(pid));
+        for pid in &living {
+            let process = self.processes.entry(*pid).or_default();
+            let ns = used.get(pid).copied().unwrap_or(0);
+            process.cpu_ns += ns;
+            if seconds > 0.0 {
+                process.cpus += 0.5 * (ns as f64 / 1e9 / seconds - process.cpus);
+            }
+        }
+        self.governor.interval(&Load {
+            seconds,
+            job_cpu_ns: used.values().sum(),
+            probes_ns: probes.ns.saturating_sub(self.cost.1.ns),
+            own_ns: own_ns.saturating_sub(self.cost.0),
+            samples: std::mem::take(&mut self.samples),
+        });
+        self.cost = (own_ns, probes);
+        let shed: Vec<_> = self
+            .governor
+            .shed()
+            .iter()
+            .map(|shed| shed.name())
+            .collect();
+        if shed != self.shed && self.mode == Mode::Auto {
+            self.shed = shed;
+            out.push(self.fact(interval.to));
+        }
+    }
+
+    fn fact(&self, at: KtimeNs) -> Record {
+        let totals = self.governor.totals;
+        Record::Governor(GovernorFact {
+            at,
+            budget: self.governor.budget(),
+            job_ns: totals.job_ns,
+            probes_ns: totals.probes_ns,
+            own_ns: totals.own_ns,
+            windows_ns: totals.windows_ns,
+            windows: totals.windows,
+            worst_thread_ns: totals.worst_thread_ns,
+            shed: self.shed.iter().map(|&name| name.to_owned()).collect(),
+        })
+    }
+
+    /// Takes what there is, and opens a window when it is time.
+    pub fn tick(
+        &mut self,
+        now: KtimeNs,
+        alive: &BTreeMap<u32, u32>,
+        probes: Option<&mut AllocProbes>,
+        places: &mut Places,
+        out: &mut Vec<Record>,
+    ) {
+        let Some(probes) = probes else { return };
+        if self.mode == Mode::Off {
+            return;
+        }
+        if !self.asked_to_calibrate {
+            self.asked_to_calibrate = probes.calibrate();
+        }
+        for notice in probes.notices() {
+            self.notice(now, notice, alive, out);
+        }
+        self.sites.settle(now, places, out);
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| now.since(open.asked) > LOST_AFTER_NS)
+        {
+            self.open = None;
+        }
+        if self.calibration.is_none() || self.open.is_some() {
+            return;
+        }
+        match self.mode {
+            Mode::Off => {}
+            Mode::Full => self.tell_all(now, alive, probes),
+            Mode::Auto => self.may_open(now, probes),
+        }
+    }
+
+    fn may_open(&mut self, now: KtimeNs, probes: &AllocProbes) {
+        let candidates: Vec<Candidate> = self
+            .processes
+            .iter()
+            .filter(|(_, process)| !process.out)
+            .map(|(pid, process)| Candidate {
+                pid: *pid,
+                cpu_ns: process.cpu_ns,
+                cpus: process.cpus,
+                samples: process.samples,
+                in_allocator: process.in_allocator,
+                sites: process.sites.unwrap_or(SITES_UNKNOWN),
+                stepped: process.stepped,
+            })
+            .collect();
+        // A generator that is good enough for jitter (Knuth, MMIX).
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let Some(plan) = self.governor.decide(now, &candidates, self.random >> 33) else {
+            return;
+        };
+        self.windows += 1;
+        let order = WindowOrder {
+            number: self.windows,
+            pid: plan.pid,
+            length_us: plan.length_us,
+            max_calls: plan.max_calls,
+            stack_every: plan.stack_every,
+            paired: plan.paired,
+            max_sites: plan.max_sites,
+        };
+        if probes.open(order) {
+            self.open = Some(Open {
+                plan: Some(plan),
+                number: self.windows,
+                asked: now,
+                calls: Vec::new(),
+                stacks: Vec::new(),
+            });
+        }
+    }
+
+    /// Everything is probed; what was seen is asked for once a second.
+    fn tell_all(&mut self, now: KtimeNs, alive: &BTreeMap<u32, u32>, probes: &AllocProbes) {
+        let living: BTreeSet<u32> = alive.values().copied().collect();
+        self.kept.retain(|pid| {
+            let there = living.contains(pid);
+            if !there {
+                probes.forget(*pid);
+            }
+            there
+        });
+        for pid in living {
+            if !self.kept.contains(&pid)
+                && !self.processes.get(&pid).is_some_and(|process| process.out)
+                && probes.keep(pid)
+            {
+                self.kept.insert(pid);
+            }
+        }
+        if now.since(self.told_at) < 1_000_000_000 {
+            return;
+        }
+        self.told_at = now;
+        self.windows += 1;
+        if probes.tell(self.windows) {
+            self.open = Some(Open {
+                plan: None,
+                number: self.windows,
+                asked: now,
+                calls: Vec::new(),
+                stacks: Vec::new(),
+            });
+        }
+    }
+
+    fn notice(
+        &mut self,
+        now: KtimeNs,
+        notice: Notice,
+        alive: &BTreeMap<u32, u32>,
+        out: &mut Vec<Record>,
+    ) {
+        match notice {
+            Notice::Calibrated(calibration) => self.calibrated(calibration, out),
+            Notice::Found {
+                pid,
+                library,
+                functions,
+            } => {
+                let process = self.processes.entry(pid).or_default();
+                process.sites = Some(functions.len().max(1) as u32);
+                process.stepped = functions.first().is_some_and(|(_, steps)| *steps);
+                out.push(Record::Allocator(AllocatorFact {
+                    pid,
+                    library,
+                    functions,
+                }));
+            }
+            Notice::NotFound { pid, reason } => {
+                self.processes.entry(pid).or_default().out = true;
+                self.missing(format!("allocations of process {pid}"), reason, out);
+            }
+            Notice::Calls { number, calls } => {
+                if let Some(open) = self.under_way(number) {
+                    open.calls.extend(calls);
+                }
+            }
+            Notice::Stacks { number, stacks } => {
+                if let Some(open) = self.under_way(number) {
+                    open.stacks.extend(stacks);
+                }
+            }
+            Notice::Closed(closed) => {
+                if self.under_way(closed.number).is_some()
+                    && let Some(open) = self.open.take()
+                {
+                    self.closed(now, open, &closed, alive, out);
+                }
+            }
+            Notice::Failed { what, reason } => {
+                self.missing(format!("allocations: {what}"), reason, out);
+            }
+        }
+    }
+
+    fn under_way(&mut self, number: u32) -> Option<&mut Open> {
+        self.open.as_mut().filter(|open| open.number == number)
+    }
+
+    fn missing(&mut self, what: String, reason: String, out: &mut Vec<Record>) {
+        if self.failed.insert(what.clone()) {
+            out.push(Record::Missing { what, reason });
+        }
+    }
+
+    fn calibrated(&mut self, calibration: Calibration, out: &mut Vec<Record>) {
+        self.governor.calibrated(Costs {
+            emulated_ns: calibration.emulated_ns,
+            stepped_ns: calibration.stepped_ns,
+            return_ns: calibration.return_ns,
+            pause_ns: calibration.pause_ns,
+            own_ns: calibration.own_cpu_ns,
+        });
+        self.governor.own(calibration.own_cpu_ns * 4);
+        self.calibration = Some(calibration);
+        out.push(Record::AllocCalibration(AllocCalibrationFact {
+            emulated_ns: calibration.emulated_ns,
+            stepped_ns: calibration.stepped_ns,
+            return_ns: calibration.return_ns,
+            pause_ns: calibration.pause_ns,
+            attach_ns: calibration.attach_ns,
+            detach_ns: calibration.detach_ns,
+        }));
+    }
+
+    fn closed(
+        &mut self,
+        now: KtimeNs,
+        open: Open,
+        closed: &Closed,
+        alive: &BTreeMap<u32, u32>,
+        out: &mut Vec<Record>,
+    ) {
+        let calls: u64 = open.calls.iter().map(|sum| sum.count).sum();
+        let mut by_thread = BTreeMap::<u32, u64>::new();
+        for sum in &open.calls {
+            *by_thread.entry(sum.tid).or_default() += sum.count;
+        }
+        let outcome = Outcome {
+            pid: closed.pid,
+            counted_s: KtimeNs(closed.to).seconds_since(KtimeNs(closed.from)),
+            calls,
+            worst_calls: by_thread.values().copied().max().unwrap_or(0),
+            emulated: closed.emulated_hits,
+            stepped: closed.stepped_hits,
+            returns: closed.return_hits,
+            sites: closed.sites,
+            own_ns: closed.own_cpu_ns,
+            paired: closed.lifetimes.is_some(),
+        };
+        let spent = self.governor.closed(now, &outcome);
+        let stack_every = open.plan.map_or(FULL_STACK_EVERY, |plan| plan.stack_every);
+        if closed.sites > 0 {
+            self.window(&open, closed, spent, stack_every, alive, out);
+        }
+        if self.mode == Mode::Auto {
+            out.push(self.fact(now));
+        }
+    }
+
+    /// Records a window; where every process was seen at once, one for each.
+    fn window(
+        &mut self,
+        open: &Open,
+        closed: &Closed,
+        spent: Spent,
+        stack_every: u32,
+        alive: &BTreeMap<u32, u32>,
+        out: &mut Vec<Record>,
+    ) {
+        let entries = (closed.emulated_hits + closed.stepped_hits).max(1);
+        let process = |tid: u32| match closed.pid {
+            0 => alive.get(&tid).copied().unwrap_or(tid),
+            pid => pid,
+        };
+        let mut by_process = BTreeMap::<u32, Vec<AllocCallsFact>>::new();
+        if closed.pid != 0 {
+            by_process.insert(closed.pid, Vec::new());
+        }
+        for sum in &open.calls {
+            by_process
+                .entry(process(sum.tid))
+                .or_default()
+                .push(calls_fact(sum));
+        }
+        // Stacks of several processes are not told apart, and belong to the busiest.
+        let busiest = by_process
+            .iter()
+            .max_by_key(|(_, calls)| calls.iter().map(|c| c.count).sum::<u64>())
+            .map_or(closed.pid, |(pid, _)| *pid);
+        for (pid, calls) in by_process {
+            let whole = pid == busiest;
+            out.push(Record::AllocWindow(AllocWindowFact {
+                number: closed.number,
+                pid,
+                from: KtimeNs(closed.from),
+                to: KtimeNs(closed.to),
+                full: closed.full,
+                hit_ns: spent.job_ns as f64 / entries as f64,
+                functions: closed
+                    .functions
+                    .iter()
+                    .filter(|number| allocates(**number))
+                    .filter_map(|number| function_name(*number).map(str::to_owned))
+                    .collect(),
+                cpu_ns: closed.cpu_ns,
+                calls,
+                stack_every,
+                lifetimes: closed
+                    .lifetimes
+                    .as_ref()
+                    .filter(|_| whole)
+                    .map(lifetimes_fact),
+                lost: if whole { closed.lost } else { 0 },
+                sites: closed.sites + closed.returns,
+                hits: if whole { entries } else { 0 },
+                job_ns: if whole { spent.job_ns } else { 0 },
+                pause_ns: spent.pause_ns,
+                own_ns: if whole { closed.own_cpu_ns } else { 0 },
+            }));
+        }
+        self.sites
+            .add(closed.number, busiest, &open.stacks, KtimeNs(closed.to));
+    }
+
+    /// The end of the watch.
+    pub fn finish(&mut self, now: KtimeNs, places: &mut Places, out: &mut Vec<Record>) {
+        self.sites.finish(places, out);
+        if self.mode != Mode::Off && self.calibration.is_some() {
+            out.push(self.fact(now));
+        }
+    }
+}
+
+fn calls_fact(sum: &CallSum) -> AllocCallsFact {
+    AllocCallsFact {
+        tid: sum.tid,
+        function: function_name(sum.function).unwrap_or("?").to_owned(),
+        allocates: allocates(sum.function),
+        count: sum.count,
+        bytes: sum.bytes,
+        sizes: sum.sizes.clone(),
+    }
+}
+
+fn lifetimes_fact(sum: &LifetimeSum) -> AllocLifetimesFact {
+    AllocLifetimesFact {
+        one_in: sum.one_in,
+        tracked: sum.tracked,
+        tracked_bytes: sum.tracked_bytes,
+        freed: sum.freed,
+        freed_bytes: sum.freed_bytes,
+        quick: sum.quick,
+        quick_bytes: sum.quick_bytes,
+        ns: sum.ns.clone(),
+    }
+}
