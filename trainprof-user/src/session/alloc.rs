@@ -11,7 +11,7 @@ use crate::record::{
 };
 
 /// By how much a probe's cost on the job may differ from what was measured on our own process.
-const CALIBRATION_ERROR: f64 = 0.1;
+const CALIBRATION_ERROR: f64 = 0.2;
 /// Relative error between windows, as long as there are too few to tell.
 const UNKNOWN_SPREAD: f64 = 0.15;
 const ENOUGH_WINDOWS: usize = 3;
@@ -336,7 +336,7 @@ mod tests {
         }
         let many = seen.allocs_per_s(|_| 0.5).expect("a rate");
         // What is left is that the probes' cost is not known better.
-        assert!((0.045e6..0.055e6).contains(&many.error), "{many:?}");
+        assert!((0.09e6..0.11e6).contains(&many.error), "{many:?}");
     }
 
     #[test]
