@@ -166,10 +166,9 @@ fn decode(shown: &[Shown], computing: &[bool]) -> Option<Vec<u8>> {
         for at in 0..n {
             if at > 0 {
                 let before = forward[at - 1];
-                for state in 0..2 {
-                    forward[at][state] =
-                        (before[0] * step(0, state) + before[1] * step(1, state)) * p(at, state);
-                }
+                forward[at] = [0, 1].map(|state| {
+                    (before[0] * step(0, state) + before[1] * step(1, state)) * p(at, state)
+                });
             }
             normalise(&mut forward[at]);
         }

@@ -12,6 +12,12 @@ use crate::time::KtimeNs;
 pub const HORIZON_NS: u64 = 10_000_000_000;
 /// The largest share that may be added to one thread, whatever the budget.
 pub const THREAD_SHARE: f64 = 0.01;
+/// Windows are planned for this part of what may be added to a thread: a call may cost more than was expected of it.
+const PLANNED: f64 = 0.7;
+/// The budget of so many seconds may be spent before it was earned: the first window need not wait for it.
+const ADVANCE_S: f64 = 3.0;
+/// A job that uses fewer CPUs than this is not at work, and nothing of it is left out.
+const AT_WORK_CPUS: f64 = 0.02;
 /// What is not spent in so many seconds is lost: a job that was quiet for an hour gets no hour of windows.
 const SAVED_S: f64 = 60.0;
 /// Lengths that a window may have, microseconds, and the calls after which a longer one tells little more.
@@ -283,8 +289,7 @@ impl Governor {
         }
         let earned = self.budget * load.job_cpu_ns as f64 - fixed;
         if !self.began {
-            // The budget holds over the horizon: the first window need not wait for it to pass.
-            self.balance += self.budget * self.job_rate.max(1e9) * HORIZON_NS as f64 / 1e9;
+            self.balance += self.budget * self.job_rate.max(1e9) * ADVANCE_S;
             self.began = true;
         }
         let most = self.budget * self.job_rate.max(1e9) * SAVED_S;
@@ -299,6 +304,10 @@ impl Governor {
 
     fn decide_shed(&mut self) {
         let Some(costs) = self.costs else { return };
+        if self.job_rate < AT_WORK_CPUS * 1e9 {
+            self.shed.retain(|shed| *shed == Shed::ClockSamples);
+            return;
+        }
         let left = self.left();
         let every = |cost: f64| {
             if left <= 0.0 {
@@ -447,7 +456,7 @@ impl Governor {
         };
         let stack = if stacks { STACK_NS } else { 0.0 };
         let rate = known.map(|k| k.worst_rate).filter(|rate| *rate > 0.0);
-        let thread_left = self.thread_limit() - self.spent_on(chosen.pid, now);
+        let thread_left = PLANNED * self.thread_limit() - self.spent_on(chosen.pid, now);
         let threads = chosen.cpus.ceil().max(1.0);
         // Windows that come oftener say more than windows that see all functions at once.
         let pauses = self.thread_limit() * PAUSE_SHARE / costs.pause_ns.max(1) as f64;
