@@ -76,6 +76,7 @@ pub struct Scene<'a> {
     own_batches_within: u64,
     own_batches_countable: bool,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
+    handed_on: BTreeMap<(LockId, u32), Vec<(u64, u64)>>,
 }
 
 impl<'a> Scene<'a> {
@@ -108,6 +109,7 @@ impl<'a> Scene<'a> {
             own_batches_within,
             own_batches_countable,
             lock_waits: lock_waits(facts, locks),
+            handed_on: handed_on(facts, locks),
             facts,
             cast,
             locks,
@@ -224,7 +226,18 @@ impl<'a> Scene<'a> {
                 nr,
                 object,
                 waker,
-            } => out.push(self.waiting(tid, nr, object, waker)),
+            } => {
+                let (kind, detail, mut left) = self.waiting(tid, nr, object, waker);
+                if let Some((lock, held)) = self.held_while(tid, &spent.windows) {
+                    let lock = Detail {
+                        lock: Some(lock),
+                        ..detail
+                    };
+                    out.push((Kind::Serialization, lock, held));
+                    left -= held;
+                }
+                out.push((kind, detail, left));
+            }
             What::Idle { .. } => out.push((Kind::NotAsked, detail, 1.0)),
             What::Absent { .. } => out.push((Kind::WorkerStart, detail, 1.0)),
             What::Unknown { .. } => out.push((Kind::Unknown, detail, 1.0)),
@@ -289,6 +302,23 @@ impl<'a> Scene<'a> {
                 (self.chokes.contains(&tid) && self.cast.producers.contains(&last.tid))
                     .then_some(tid)
             })
+    }
+
+    /// The lock that a producer held for the largest share (0–1) of these windows: others waited for it until this
+    /// thread handed it on.
+    fn held_while(&self, tid: u32, windows: &[(u64, u64)]) -> Option<(LockId, f64)> {
+        if !self.is_producer(tid) {
+            return None;
+        }
+        self.locks
+            .keys()
+            .filter(|id| self.counts(**id))
+            .filter_map(|id| {
+                let waits = self.handed_on.get(&(*id, tid))?;
+                Some((*id, share_inside(windows, waits)))
+            })
+            .filter(|(_, share)| *share > 0.0)
+            .max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// Whether a thread works for the input side: a producer, or the step thread when it has none.
@@ -620,6 +650,31 @@ fn lock_waits(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> BTreeMap<LockId,
             }
             (*id, union(waits))
         })
+        .collect()
+}
+
+/// When others waited for a lock that a thread then handed to them.
+fn handed_on(
+    facts: &Facts,
+    locks: &BTreeMap<LockId, Lock>,
+) -> BTreeMap<(LockId, u32), Vec<(u64, u64)>> {
+    let mut out = BTreeMap::<(LockId, u32), Vec<(u64, u64)>>::new();
+    for (id, lock) in locks {
+        for tid in &lock.threads {
+            for item in facts.items(*tid) {
+                if item.kind() == WaitKind::Futex
+                    && line(&item.object) == id.line
+                    && item.waker.kind == WakerKind::Thread as u8
+                {
+                    out.entry((*id, item.waker.tid))
+                        .or_default()
+                        .push((item.from, item.woken));
+                }
+            }
+        }
+    }
+    out.into_iter()
+        .map(|(key, waits)| (key, union(waits)))
         .collect()
 }
 

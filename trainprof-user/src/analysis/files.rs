@@ -74,12 +74,22 @@ impl FileKinds {
     pub fn new(facts: &Facts) -> Self {
         let session = facts.session;
         let mut times = BTreeMap::<u32, FileTime>::new();
+        let mut by_process = BTreeMap::<u32, BTreeMap<u32, u64>>::new();
         for (key, total) in &session.files.ops {
             let (Ok(op), Ok(class)) = (Op::try_from(key.op), Class::try_from(key.class)) else {
                 continue;
             };
             if !matches!(class, Class::File | Class::Directory | Class::Unknown) {
                 continue;
+            }
+            if let Some(pid) = key.pid
+                && key.fileset != 0
+            {
+                *by_process
+                    .entry(pid)
+                    .or_default()
+                    .entry(key.fileset)
+                    .or_default() += total.ns;
             }
             let time = times.entry(key.fileset).or_default();
             match op {
@@ -126,11 +136,19 @@ impl FileKinds {
             .collect();
         Self {
             by_fileset,
-            main_of_thread: by_thread
-                .into_iter()
-                .filter_map(|(tid, waits)| {
-                    let (fileset, _) = waits.into_iter().max_by_key(|(_, ns)| *ns)?;
-                    Some((tid, fileset))
+            main_of_thread: session
+                .threads
+                .values()
+                .filter_map(|thread| {
+                    let most = |sets: &BTreeMap<u32, u64>| {
+                        let (fileset, ns) = sets.iter().max_by_key(|(_, ns)| **ns)?;
+                        Some((*ns, *fileset))
+                    };
+                    // Files that are cached are not waited for: calls on them take time all the same.
+                    let waited = by_thread.get(&thread.key.tid).and_then(most);
+                    let called = by_process.get(&thread.pid).and_then(most);
+                    let (_, fileset) = waited.max(called)?;
+                    Some((thread.key.tid, fileset))
                 })
                 .collect(),
             times,
@@ -157,7 +175,7 @@ impl FileKinds {
         (kind, kind)
     }
 
-    /// The set of files that a thread waited for most; 0: none.
+    /// The set of files that a thread waited for most, or its process spent most time in calls on; 0: none.
     pub fn main_of_thread(&self, tid: u32) -> u32 {
         self.main_of_thread.get(&tid).copied().unwrap_or(0)
     }

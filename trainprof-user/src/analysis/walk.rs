@@ -124,7 +124,7 @@ impl Leaf {
 #[derive(Clone, Debug, Default)]
 pub struct Spent {
     pub ns: f64,
-    /// Stretches of running or being runnable on the leaf's own thread: where its samples are.
+    /// Stretches of running, waiting or being runnable on the leaf's own thread: where its samples are, and what it held.
     pub windows: Vec<(u64, u64)>,
 }
 
@@ -174,11 +174,11 @@ impl Walked {
 
     fn add(&mut self, part: Part, stretch: (u64, u64), ns: f64) {
         let window = part.window;
-        // Of being runnable that is known from sums alone, no single piece is known.
+        // Of waiting and being runnable that is known from sums alone, no single piece is known.
         let whole = part.ns >= 0.99 * (window.1 - window.0) as f64;
         let kept = match part.leaf.what {
             What::Run { .. } => true,
-            What::Runnable { .. } => whole,
+            What::Runnable { .. } | What::Wait { .. } => whole,
             _ => false,
         };
         let number = self.leaf(part.leaf);
