@@ -174,6 +174,54 @@ fn a_lock_that_goes_round_is_one_cause() {
 }
 
 #[test]
+fn a_lock_that_is_held_over_a_read_is_the_cause() {
+    // Four loader threads read one after the other, each for 18 ms of its turn of 20 ms, under one lock: the reads are
+    // not slow, they are one at a time. Every turn ends a wait of the trainer of 15 ms.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    tale.fileset(5, "/data", "ext4");
+    let lock = 0x7000;
+    for n in 0..4 {
+        tale.thread(TRAINER, 101 + n);
+        tale.ops(101 + n, 10.0, Op::Read, Class::File, 5, 100, 1 << 20, 1.0);
+    }
+    for turn in 4..400_u32 {
+        let begin = f64::from(turn) * 20.0;
+        let (runs, before) = (101 + turn % 4, 101 + (turn + 3) % 4);
+        tale.wait(
+            runs,
+            begin - 60.0,
+            begin,
+            FUTEX,
+            On::Futex(lock),
+            By::Thread(before),
+        );
+        tale.wait(
+            runs,
+            begin + 1.0,
+            begin + 19.0,
+            READ,
+            On::File(5),
+            By::Interrupt,
+        );
+        tale.wait(
+            TRAINER,
+            begin + 4.9,
+            begin + 19.9,
+            FUTEX,
+            On::Futex(0x100_000 + u64::from(turn) * 64),
+            By::Thread(runs),
+        );
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let trainer = analysis.trainer.expect("a trainer");
+    sums_up(&trainer);
+    let serial = share(&trainer, Kind::Serialization);
+    assert!(serial > 0.7, "{serial}");
+    assert!(share(&trainer, Kind::StorageIo) < 0.05);
+}
+
+#[test]
 fn a_condition_variable_is_no_lock() {
     // One loader thread hands batches over; nobody contends for anything.
     let mut tale = Tale::default();
