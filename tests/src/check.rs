@@ -7,8 +7,9 @@ use crate::report::{Report, f64_at, u64_at};
 /// Times of at least this long must agree within [`TOLERANCE`].
 const LONG_ENOUGH_S: f64 = 0.1;
 const TOLERANCE: f64 = 0.02;
-/// Under emulation one instruction of the clock's path costs what a system call costs elsewhere.
-const TOLERANCE_VM: f64 = 0.10;
+/// An emulated processor takes as long for a probe as for the call that it is on, and the job's own timing of the call has
+/// both: there times show that they are told at all, and the processor's own kernel shows that they are right.
+const TOLERANCE_VM: f64 = 0.25;
 
 /// Collects differences; [`Checks::done`] fails when there are any.
 #[derive(Default)]

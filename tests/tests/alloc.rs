@@ -122,7 +122,7 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
     let report = watch.stop().report();
     assert!(before == text.bytes(), "the job's code is as it was");
     let truth = workload.finish();
-    assert!(windows(&report) >= 2, "{:?}", report.at("/cost"));
+    assert!(windows(&report) >= 1, "{:?}", report.at("/cost"));
     close(
         "allocations a second",
         f64_at(&truth, "/calls_per_s"),

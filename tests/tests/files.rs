@@ -271,7 +271,7 @@ fn redirected_descriptors_count_where_they_lead() {
     checks.that(in_vm() || !shed.is_empty(), || {
         "beginnings of calls were never hidden".to_owned()
     });
-    if !shed.is_empty() {
+    if !in_vm() && !shed.is_empty() {
         let open = &report.at("/io/operations")["open"];
         let (count, seconds) = (u64_at(open, "/count"), open["seconds"].as_f64());
         let mean_us = seconds.map_or(0.0, |s| s * 1e6 / count as f64);

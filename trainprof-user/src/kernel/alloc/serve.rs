@@ -40,6 +40,8 @@ use crate::{
     privilege::{Keep, drop_unneeded},
 };
 
+/// Niceness of this process: on a busy host it must not be put off while probes are in.
+const NICENESS: libc::c_int = -10;
 /// Nothing is to be done without an order: how long one is waited for at a time.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long a message waits for room.
@@ -86,6 +88,7 @@ struct Probed {
 
 /// Serves until the line ends. The programs are loaded.
 pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, line: &Line) {
+    go_first();
     let keep = Keep {
         read_processes: true,
         attach_uprobes: true,
@@ -680,4 +683,10 @@ fn readable(fd: RawFd, patience: Duration) {
     };
     // SAFETY: one valid entry and a valid time.
     unsafe { libc::ppoll(&raw mut poll, 1, &raw const time, std::ptr::null()) };
+}
+
+/// Asks for CPU time before others. Without the privilege for it things go on as they are.
+fn go_first() {
+    // SAFETY: concerns this process alone.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
 }

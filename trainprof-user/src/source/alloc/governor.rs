@@ -13,7 +13,7 @@ pub const HORIZON_NS: u64 = 10_000_000_000;
 /// The largest share that may be added to one thread, whatever the budget.
 pub const THREAD_SHARE: f64 = 0.01;
 /// Windows are planned for this part of what may be added to a thread: a call may cost more than was expected of it.
-const PLANNED: f64 = 0.7;
+const PLANNED: f64 = 0.5;
 /// The budget of so many seconds may be spent before it was earned: the first window need not wait for it.
 const ADVANCE_S: f64 = 3.0;
 /// A job that uses fewer CPUs than this is not at work, and nothing of it is left out.
@@ -31,7 +31,7 @@ const PAUSE_SHARE: f64 = 0.3;
 const SHORT_US: u32 = 5_000;
 /// Calls that a window must be expected to see to be worth its closing.
 const TOO_FEW_CALLS: u64 = 50;
-/// For how long probes are hit outside a window, until that was seen, seconds.
+/// For how long each probe is hit outside a window, while others go in and out, until that was seen; seconds.
 const OUTSIDE_S: f64 = 0.03;
 /// One call in so many has its stack taken; and what that adds to a call on average, nanoseconds (measured: 685 each).
 const STACK_EVERY: u32 = 64;
@@ -334,7 +334,7 @@ impl Governor {
         let paired = Self::predict(
             &costs,
             0.002,
-            self.outside_s,
+            self.outside_s * 3.0,
             rate,
             costs.emulated_ns * 2.0 + costs.return_ns,
             2,
@@ -476,8 +476,12 @@ impl Governor {
             let own = (costs.own_ns * u64::from(sites + returns)) as f64;
             // A thread of which nothing is known may do nothing but allocate.
             let share = rate.map_or(1.0, |rate| slowed(rate, call_ns));
-            let outside = self.outside_s * 1e9 * share;
+            let outside = self.outside_s * 1e9 * share * f64::from(sites + returns);
             for (n, &length_us) in LENGTHS_US.iter().enumerate() {
+                // The first window of a process is to learn what the others will cost.
+                if known.is_none_or(|known| known.windows == 0) && length_us > SHORT_US {
+                    continue;
+                }
                 // Fewer functions for long enough say more than all of them for a moment.
                 if max_sites > 1 && length_us < SHORT_US {
                     break;
@@ -578,7 +582,12 @@ impl Governor {
             }
             let outside = hits.saturating_sub(outcome.calls) as f64;
             let seen = outside / outcome.calls as f64 * outcome.counted_s;
-            self.outside_s += 0.3 * (seen.clamp(0.0, 0.2) - self.outside_s);
+            let probes = outcome.sites.max(1) + u32::from(outcome.paired);
+            let seen = seen / f64::from(probes);
+            // A host that was slow once may be so again: it is believed at once, and its getting better slowly.
+            let seen = seen.clamp(0.0, 0.2);
+            let mix = if seen > self.outside_s { 1.0 } else { 0.3 };
+            self.outside_s += mix * (seen - self.outside_s);
         }
         Spent {
             job_ns: job_ns as u64,
