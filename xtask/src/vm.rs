@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The longest that one machine may live.
-const LIMIT: Duration = Duration::from_secs(12 * 60);
+const LIMIT: Duration = Duration::from_secs(25 * 60);
 /// The longest that one test binary may run in it, so that the others still get their turn.
 const TEST_LIMIT_S: u32 = 300;
 /// File systems and devices that tests mount; those that are built into a kernel are left out.
