@@ -157,6 +157,27 @@ impl Aside {
         }
     }
 
+    /// What it has told. Its end is told once, by `failed` with how it ended; `over` keeps that it was.
+    pub fn told<N: DeserializeOwned>(
+        &mut self,
+        over: &mut bool,
+        failed: impl FnOnce(&str) -> N,
+    ) -> Vec<N> {
+        let mut out = Vec::new();
+        while !*over {
+            match self.line.receive(Duration::ZERO) {
+                Received::Message(notice) => out.push(notice),
+                Received::Nothing => return out,
+                Received::Ended => *over = true,
+            }
+            if *over {
+                out.push(failed(self.ended().unwrap_or("unknown")));
+                return out;
+            }
+        }
+        out
+    }
+
     /// How it ended, in words; `None` while it lives.
     pub fn ended(&mut self) -> Option<&str> {
         if self.ended.is_none() {

@@ -1,6 +1,7 @@
 //! Where records come from: the live kernel. The only part with a clock.
 
 pub mod alloc;
+mod apart;
 mod convert;
 mod entries;
 mod gpu;

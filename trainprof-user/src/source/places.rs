@@ -372,7 +372,7 @@ impl Places {
             return true;
         }
         if self.worker.is_none() {
-            self.worker = Worker::start()
+            self.worker = worker::start()
                 .inspect_err(|error| tracing::warn!(%error, "functions cannot be looked up"))
                 .ok();
         }

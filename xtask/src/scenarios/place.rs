@@ -150,7 +150,10 @@ impl Place {
     }
 
     /// Gives back what the job is to find its data by.
-    #[allow(clippy::too_many_arguments)]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "all that a job may find around it"
+    )]
     fn surround(
         &mut self,
         ground: &Ground,

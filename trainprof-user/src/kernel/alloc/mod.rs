@@ -26,7 +26,7 @@ use trainprof_common::{
 };
 
 use super::{
-    aside::{Aside, Received},
+    aside::Aside,
     uprobe::load,
     wire::{Packed, Table},
 };
@@ -251,22 +251,10 @@ impl AllocProbes {
 
     /// What it has told. It tells of its own end once, as a failure.
     pub fn notices(&mut self) -> Vec<Notice> {
-        let mut out = Vec::new();
-        while !self.over {
-            match self.aside.line.receive(Duration::ZERO) {
-                Received::Message(notice) => out.push(notice),
-                Received::Nothing => break,
-                Received::Ended => {
-                    self.over = true;
-                    let how = self.aside.ended().unwrap_or("unknown");
-                    out.push(Notice::Failed {
-                        what: "all".to_owned(),
-                        reason: format!("the process that attaches the probes ended ({how})"),
-                    });
-                }
-            }
-        }
-        out
+        self.aside.told(&mut self.over, |how| Notice::Failed {
+            what: "all".to_owned(),
+            reason: format!("the process that attaches the probes ended ({how})"),
+        })
     }
 }
 

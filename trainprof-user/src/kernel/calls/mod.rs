@@ -13,10 +13,7 @@ use std::time::Duration;
 use aya::Ebpf;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    aside::{Aside, Received},
-    uprobe::load,
-};
+use super::{aside::Aside, uprobe::load};
 
 /// Names of the programs in the eBPF object.
 pub(super) const ENTRY: &str = "gpu_call_entry";
@@ -93,21 +90,9 @@ impl CallProbes {
 
     /// What it has told. It tells of its own end once, as a failure.
     pub fn notices(&mut self) -> Vec<Notice> {
-        let mut out = Vec::new();
-        while !self.over {
-            match self.aside.line.receive(Duration::ZERO) {
-                Received::Message(notice) => out.push(notice),
-                Received::Nothing => break,
-                Received::Ended => {
-                    self.over = true;
-                    let how = self.aside.ended().unwrap_or("unknown");
-                    out.push(Notice::Failed {
-                        what: "all".to_owned(),
-                        reason: format!("the process that attaches the probes ended ({how})"),
-                    });
-                }
-            }
-        }
-        out
+        self.aside.told(&mut self.over, |how| Notice::Failed {
+            what: "all".to_owned(),
+            reason: format!("the process that attaches the probes ended ({how})"),
+        })
     }
 }

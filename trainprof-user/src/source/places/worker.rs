@@ -1,17 +1,12 @@
 //! A thread that reads programs' files, so that a slow or hung file system under them never holds up the watch.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeMap, io};
 
 use super::{
     class::Flavour,
     symbols::{Found, Index, Module},
 };
+use crate::source::apart::Apart;
 
 /// Questions that may wait.
 const QUESTIONS: usize = 1024;
@@ -34,41 +29,15 @@ pub struct Answer {
     pub read: bool,
 }
 
-/// The thread, as its user sees it. It ends when this is dropped.
-pub struct Worker {
-    questions: SyncSender<Question>,
-    answers: Receiver<Answer>,
-}
+/// The thread.
+pub type Worker = Apart<Question, Answer>;
 
-impl Worker {
-    /// Starts the thread, which has the capabilities that the calling thread has now.
-    pub fn start() -> io::Result<Self> {
-        let (questions, asked) = sync_channel::<Question>(QUESTIONS);
-        // As many as there can be questions, and so answering never blocks for long.
-        let (answer, answers) = sync_channel(QUESTIONS);
-        thread::Builder::new()
-            .name("symbols".into())
-            .stack_size(256 << 10)
-            .spawn(move || {
-                let mut tables = Tables::default();
-                while let Ok(question) = asked.recv() {
-                    if answer.send(tables.answer(&question)).is_err() {
-                        return;
-                    }
-                }
-            })?;
-        Ok(Self { questions, answers })
-    }
-
-    /// Asks; false when too many questions wait already.
-    pub fn ask(&self, question: Question) -> bool {
-        self.questions.try_send(question).is_ok()
-    }
-
-    /// The next answer, waited for at most that long.
-    pub fn answer(&self, patience: Duration) -> Option<Answer> {
-        self.answers.recv_timeout(patience).ok()
-    }
+/// Starts it.
+pub fn start() -> io::Result<Worker> {
+    Worker::start("symbols", 256 << 10, QUESTIONS, || {
+        let mut tables = Tables::default();
+        move |question| tables.answer(&question)
+    })
 }
 
 /// Tables of functions, within [`TABLE_BYTES`].

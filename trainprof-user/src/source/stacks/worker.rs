@@ -1,20 +1,14 @@
 //! The thread that finds callers and names. It holds nothing that the watch needs.
 
-use std::{
-    collections::HashSet,
-    io,
-    sync::{
-        Arc,
-        mpsc::{Receiver, SyncSender, sync_channel},
-    },
-    thread,
-    time::Duration,
-};
+use std::{collections::HashSet, io, sync::Arc};
 
 use super::{names::Names, unwind::Unwinds};
 use crate::{
     record::fact::{PlaceClass, SourceLine},
-    source::places::{Mapping, look_up, symbols::Module},
+    source::{
+        apart::Apart,
+        places::{Mapping, look_up, symbols::Module},
+    },
 };
 
 /// Stacks that wait at once, at 8 KiB each.
@@ -84,40 +78,15 @@ pub struct Answer {
     pub unmapped: bool,
 }
 
-/// The thread, as its user sees it. It ends when this is dropped.
-pub struct Worker {
-    questions: SyncSender<Question>,
-    answers: Receiver<Answer>,
-}
+/// The thread.
+pub type Worker = Apart<Question, Answer>;
 
-impl Worker {
-    /// Starts the thread, which has the capabilities that the calling thread has now.
-    pub fn start() -> io::Result<Self> {
-        let (questions, asked) = sync_channel::<Question>(QUESTIONS);
-        let (answer, answers) = sync_channel(2 * QUESTIONS);
-        thread::Builder::new()
-            .name("stacks".into())
-            .stack_size(1 << 20)
-            .spawn(move || {
-                let mut state = State::default();
-                while let Ok(question) = asked.recv() {
-                    if answer.send(state.answer(question)).is_err() {
-                        return;
-                    }
-                }
-            })?;
-        Ok(Self { questions, answers })
-    }
-
-    /// Asks; false when too many questions wait already.
-    pub fn ask(&self, question: Question) -> bool {
-        self.questions.try_send(question).is_ok()
-    }
-
-    /// The next answer, waited for at most that long.
-    pub fn answer(&self, patience: Duration) -> Option<Answer> {
-        self.answers.recv_timeout(patience).ok()
-    }
+/// Starts it.
+pub fn start() -> io::Result<Worker> {
+    Worker::start("stacks", 1 << 20, QUESTIONS, || {
+        let mut state = State::default();
+        move |question| state.answer(question)
+    })
 }
 
 #[derive(Default)]
