@@ -1,6 +1,10 @@
 //! A watch on the live kernel: follows, drains, looks up what must be looked up while it is there, and
 //! turns all of it into records. Has no opinion on any of them.
 
+mod cost;
+mod events;
+mod intervals;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -8,48 +12,39 @@ use std::{
     time::Duration,
 };
 
-use trainprof_common::{
-    event::{FAULT_IN_KERNEL, FAULT_WRITE_TO_SHARED},
-    loss::Loss,
-    op::Class,
-    thread::ThreadState,
-};
+use trainprof_common::{loss::Loss, thread::ThreadState};
+
+use self::cost::Cost;
 
 use super::{
     alloc::{Allocs, Mode},
-    convert::{
-        gpu_call, gpu_call_under_way, histograms, object_fact, op_sum, thread_end, totals,
-        touch_fact, wait_fact, wait_object, wait_sum,
-    },
+    convert::{gpu_call_under_way, object_fact, totals},
     entries::Entries,
     gpu::Gpus,
     memo::Memo,
-    outsiders::{Outsiders, WORTH_NAMING_NS},
+    outsiders::Outsiders,
     own,
     pages::{self, Pages},
     places::Places,
     pressure::Pressure,
     scan::{self, ScanError, TargetError},
-    stacks::{Raw, Stacks},
+    stacks::Stacks,
     throttle::{Bounds, Throttle},
 };
 use crate::{
-    env::{EnvError, frameworks::FrameworkFacts, host::HostFacts, process::ProcessFacts},
+    env::{EnvError, host::HostFacts},
     event::{self, Event},
     gpu,
-    kernel::{Aggregates, KernelError, Limits, Probes, RunStats, touch_slot},
+    kernel::{KernelError, Limits, Probes, touch_slot},
     record::{
         Record,
         fact::{
-            CostSample, Counters, FaultFact, FaultSamplingFact, Interval, ObjectFact, OpenThread,
-            ProcessSeen, SamplingFact, Start, Stop, StopReason, ThreadSeen,
+            Counters, FaultSamplingFact, OpenThread, SamplingFact, Start, Stop, StopReason,
+            ThreadSeen,
         },
     },
     time::KtimeNs,
 };
-
-/// Intervals after which the mapped frameworks are looked at again.
-const FRAMEWORKS_AT: [u32; 3] = [2, 10, 60];
 
 /// So many single events a second of each kind are dealt with at about 1 % of a core.
 const RAISE_ABOVE: u64 = 6_000;
@@ -105,15 +100,12 @@ pub struct Live {
     /// Every followed thread as it was at the last [`Live::switch_over`], by id.
     threads: Vec<(u32, ThreadState)>,
     interval_from: KtimeNs,
-    started: KtimeNs,
     losses: Vec<(Loss, u64)>,
     undecodable: u64,
     events: u64,
-    counted: Counted,
+    cost: Cost,
     targets: Vec<u32>,
     intervals: u32,
-    /// CPU time that the host had used when the watch began.
-    host_busy_ns: Option<u64>,
     /// Threshold for single waits, and spacing of the calls that are noted.
     waits: Throttle,
     touches: Throttle,
@@ -124,16 +116,6 @@ pub struct Live {
     allocs: Allocs,
     /// Records of `out` that [`Allocs`] has seen.
     observed: usize,
-    /// What the probes cost so far, extrapolated.
-    probes_cost: RunStats,
-}
-
-/// Run time of the probes, counted by the kernel in short windows.
-#[derive(Default)]
-struct Counted {
-    window: Option<(KtimeNs, RunStats)>,
-    stats: RunStats,
-    ns: u64,
 }
 
 impl Live {
@@ -170,14 +152,12 @@ impl Live {
             members: BTreeSet::new(),
             threads: Vec::new(),
             interval_from: at,
-            started: at,
             losses: Vec::new(),
             undecodable: 0,
             events: 0,
-            counted: Counted::default(),
+            cost: Cost::begin(at),
             targets: targets.clone(),
             intervals: 0,
-            host_busy_ns: own::host_busy_ns(),
             waits: throttle(watch.limits.event_min_ns),
             touches: throttle(watch.limits.touch_spacing_ns),
             touched: BTreeSet::new(),
@@ -190,7 +170,6 @@ impl Live {
                 watch.limits.seed,
             ),
             observed: 0,
-            probes_cost: RunStats::default(),
         };
         // One of them is the trainer, most often.
         live.set_touched(&live.targets.iter().copied().collect());
@@ -304,6 +283,18 @@ impl Live {
         self.observed = self.out.len();
     }
 
+    /// Begins a window in which the kernel counts our probes' run time.
+    pub fn begin_counting(&mut self) {
+        self.cost.begin_window(self.probes.run_stats());
+    }
+
+    /// Ends the window and records what watching costs so far.
+    pub fn end_counting(&mut self) {
+        if self.cost.end_window(self.probes.run_stats()) {
+            self.out.push(self.cost.sample());
+        }
+    }
+
     /// Has fewer single events sent when too many arrive.
     fn throttle(&mut self, events: &[Event]) {
         let (mut waits, mut touches) = (0, 0);
@@ -364,375 +355,6 @@ impl Live {
         self.probes.calls = calls;
     }
 
-    fn event(&mut self, event: Event) {
-        match event {
-            Event::Wait(wait) => {
-                self.look_up(wait.object.fileset, wait.waker);
-                self.socket(wait.tid, &object_fact(&wait.object));
-                if wait.to.saturating_sub(wait.woken) >= WORTH_NAMING_NS {
-                    self.outsider(wait.ran_before);
-                }
-                self.out.push(Record::Wait(wait_fact(&wait)));
-            }
-            Event::Touch(touch) => {
-                self.look_up(touch.object.fileset, 0);
-                self.out.push(Record::Touch(touch_fact(&touch)));
-            }
-            Event::Fork(fork) => {
-                let at = KtimeNs(fork.at);
-                let name = event::name(&fork.comm);
-                if fork.child_tid == fork.child_tgid {
-                    self.places.forked(fork.parent_tgid, fork.child_tgid);
-                    self.process(
-                        at,
-                        fork.child_tgid,
-                        Some(fork.parent_tgid),
-                        Some(name.clone()),
-                    );
-                }
-                self.thread(ThreadSeen {
-                    at,
-                    pid: fork.child_tgid,
-                    tid: fork.child_tid,
-                    parent_tid: Some(fork.parent_tid),
-                    name,
-                });
-            }
-            Event::Exec(exec) => {
-                self.places.executed(exec.tgid);
-                self.pages.executed(exec.tgid);
-                let at = KtimeNs(exec.at);
-                let name = event::name(&exec.comm);
-                if exec.old_tid != exec.tgid {
-                    self.alive.remove(&exec.old_tid);
-                    self.alive.insert(exec.tgid, exec.tgid);
-                }
-                self.out.push(Record::Exec {
-                    at,
-                    pid: exec.tgid,
-                    old_tid: exec.old_tid,
-                    name: name.clone(),
-                });
-                self.gpus.executed(exec.tgid, self.probes.calls.as_ref());
-                self.allocs.executed(exec.tgid, self.probes.alloc.as_ref());
-                self.process(at, exec.tgid, None, Some(name));
-            }
-            Event::GpuCall(call) => match gpu_call(&call) {
-                Some(fact) => self.out.push(Record::GpuCall(fact)),
-                None => self.undecodable += 1,
-            },
-            Event::Exit(exit) => {
-                self.alive.remove(&exit.tid);
-                self.out.push(Record::Exit {
-                    at: KtimeNs(exit.at),
-                    pid: exit.tgid,
-                    tid: exit.tid,
-                });
-            }
-            Event::Sample(sample) => self.places.add(sample, &mut self.out),
-            Event::Fault(fault) => self.fault(fault),
-        }
-    }
-
-    /// Records a sampled page fault once its stack is known.
-    fn fault(&mut self, fault: event::Fault) {
-        self.faults += 1;
-        let (number, at) = (self.faults, KtimeNs(fault.at));
-        let copied = fault.what & FAULT_WRITE_TO_SHARED != 0;
-        let kind = self
-            .pages
-            .add(number, fault.tgid, fault.address, copied, at);
-        let fact = FaultFact {
-            number,
-            at,
-            tid: fault.tid,
-            pid: fault.tgid,
-            faults: fault
-                .weight
-                .saturating_mul(self.probes.fault_period.unwrap_or(1)),
-            kind,
-            in_kernel: fault.what & FAULT_IN_KERNEL != 0,
-            stack: 0,
-        };
-        let stack = fault.stack;
-        let raw = Raw::Memory {
-            ip: stack.ip,
-            sp: stack.sp,
-            bp: stack.bp,
-            data: stack.data,
-        };
-        let then = Box::new(move |stack| Record::Fault(FaultFact { stack, ..fact }));
-        self.stacks
-            .add(&mut self.places, fault.tgid, raw, then, &mut self.out);
-    }
-
-    fn process(&mut self, at: KtimeNs, pid: u32, parent: Option<u32>, name: Option<String>) {
-        self.memo.learn_process(pid);
-        let facts = ProcessFacts::read(pid).ok();
-        self.out.push(Record::Process(ProcessSeen {
-            at,
-            pid,
-            parent: parent.or(facts.as_ref().map(|f| f.ppid)).unwrap_or(0),
-            name: name
-                .or(facts.as_ref().map(|f| f.comm.clone()))
-                .unwrap_or_default(),
-            frameworks: FrameworkFacts::read(pid).ok(),
-            facts,
-        }));
-    }
-
-    fn thread(&mut self, seen: ThreadSeen) {
-        self.alive.insert(seen.tid, seen.pid);
-        self.members.insert(seen.tid);
-        self.out.push(Record::Thread(seen));
-    }
-
-    /// Describes what a fact refers to, before the fact itself.
-    fn look_up(&mut self, fileset: u32, waker: u32) {
-        if self.memo.new_fileset(fileset)
-            && let Some(info) = self.probes.fileset(fileset)
-        {
-            self.memo.describe(fileset, &info, &mut self.out);
-        }
-        self.outsider(waker);
-    }
-
-    /// Describes a thread that is not of the job.
-    fn outsider(&mut self, tid: u32) {
-        if !self.members.contains(&tid) {
-            self.outsiders.meet(tid, &mut self.out);
-        }
-    }
-
-    /// Notes a socket that a thread of the job waited on.
-    fn socket(&mut self, tid: u32, object: &ObjectFact) {
-        if object.class == Class::Socket as u8
-            && let Some(pid) = self.alive.get(&tid)
-        {
-            self.pressure.socket(*pid, object.id);
-        }
-    }
-
-    /// Lets the probes write into fresh aggregates. After [`crate::kernel::GRACE`] the old ones can be
-    /// collected. What every thread had done is noted at once: on a host that leaves us little CPU time, the
-    /// collecting may come much later.
-    pub fn switch_over(&mut self) -> Result<KtimeNs, SourceError> {
-        self.probes.switch_over()?;
-        let now = own::now();
-        self.threads = self.probes.threads()?;
-        self.threads.sort_by_key(|(tid, _)| *tid);
-        Ok(now)
-    }
-
-    /// Collects what was counted until `to`, the time of the last [`Self::switch_over`].
-    pub fn collect(&mut self, to: KtimeNs) -> Result<(), SourceError> {
-        self.drain_events();
-        let mut counted = self.probes.drain()?;
-        // The order of a hash table means nothing; a fixed one makes recordings comparable.
-        counted
-            .ops
-            .sort_by_key(|(k, _)| (k.tid, k.fileset, k.op, k.class, k.dev));
-        counted
-            .waits
-            .sort_by_key(|(k, _)| (k.tid, k.nr, k.object, k.waker, k.fileset));
-        counted.ended.sort_by_key(|(k, _)| (k.at, k.tid));
-        for (key, _) in &counted.ops {
-            self.look_up(key.fileset, 0);
-        }
-        for (key, _) in &counted.waits {
-            self.look_up(key.fileset, key.waker);
-            self.socket(key.tid, &wait_object(key));
-        }
-        self.pressure.resolve_sockets(&mut self.out);
-        // A thread that has ended since then has given its account.
-        let mut threads = std::mem::take(&mut self.threads);
-        threads.retain(|(tid, _)| !counted.ended.iter().any(|(end, _)| end.tid == *tid));
-        self.reconcile(&threads);
-        let interval = self.interval(to, counted, &threads);
-        self.interval_from = to;
-        self.intervals += 1;
-        if FRAMEWORKS_AT.contains(&self.intervals) {
-            self.frameworks();
-        }
-        self.observe();
-        self.allocs.interval(
-            &interval,
-            &self.alive,
-            self.probes_cost,
-            own::usage().0,
-            &mut self.out,
-        );
-        if self.allocs.sheds_samples() {
-            self.probes.shed_samples()?;
-        }
-        self.threads = threads;
-        let hidden = self.entries.take_hidden();
-        if hidden > 0 {
-            self.out.push(Record::EntriesHidden { ns: hidden });
-        }
-        self.out.push(Record::Interval(interval));
-        let alive = self.alive.values().copied().collect();
-        self.pages.look_again(own::now(), &alive, &mut self.out);
-        self.memory(to);
-        Ok(())
-    }
-
-    /// Learns of threads whose fork event was lost, and forgets those whose exit event was.
-    fn reconcile(&mut self, threads: &[(u32, ThreadState)]) {
-        for (tid, state) in threads {
-            if !self.members.contains(tid) {
-                let name = comm(state.tgid, *tid).unwrap_or_default();
-                let at = KtimeNs(state.followed_since);
-                if !self.alive.values().any(|pid| *pid == state.tgid) {
-                    self.process(at, state.tgid, None, None);
-                }
-                self.thread(ThreadSeen {
-                    at,
-                    pid: state.tgid,
-                    tid: *tid,
-                    parent_tid: None,
-                    name,
-                });
-            }
-        }
-        // One that began since the threads were read is not among them.
-        let probes = &self.probes;
-        self.alive.retain(|tid, _| {
-            threads.binary_search_by_key(tid, |(tid, _)| *tid).is_ok()
-                || probes.thread(*tid).is_some()
-        });
-        self.places.retain(&self.alive.values().copied().collect());
-    }
-
-    fn interval(
-        &mut self,
-        to: KtimeNs,
-        counted: Aggregates,
-        threads: &[(u32, ThreadState)],
-    ) -> Interval {
-        let losses = self.probes.losses();
-        let mut lost: Vec<(u32, u64)> = losses
-            .iter()
-            .map(|(reason, total)| {
-                let before = self
-                    .losses
-                    .iter()
-                    .find(|(r, _)| r == reason)
-                    .map_or(0, |(_, n)| *n);
-                (*reason as u32, total.saturating_sub(before))
-            })
-            .filter(|(_, n)| *n > 0)
-            .collect();
-        self.losses = losses;
-        let length = to.since(self.interval_from);
-        let (event_min_ns, wait_ns) = self.waits.interval(length);
-        let (_, touch_ns) = self.touches.interval(length);
-        self.set_thresholds(wait_ns, touch_ns);
-        let dropped = self.gpus.take_dropped();
-        if dropped > 0 {
-            lost.push((Loss::GpuAnswers as u32, dropped));
-        }
-        Interval {
-            from: self.interval_from,
-            to,
-            ops: counted.ops.iter().map(|(k, c)| op_sum(k, c)).collect(),
-            hists: histograms(&counted.ops),
-            waits: counted.waits.iter().map(|(k, c)| wait_sum(k, c)).collect(),
-            ended: counted
-                .ended
-                .iter()
-                .map(|(k, e)| thread_end(k, e))
-                .collect(),
-            running: threads
-                .iter()
-                .map(|(tid, state)| totals(*tid, state, to))
-                .collect(),
-            lost,
-            undecodable: std::mem::take(&mut self.undecodable),
-            events: std::mem::take(&mut self.events),
-            event_min_ns,
-        }
-    }
-
-    /// What the watched processes have mapped by now: a program that was just launched has nothing yet.
-    fn frameworks(&mut self) {
-        for pid in self.targets.clone() {
-            if let Ok(frameworks) = FrameworkFacts::read(pid) {
-                self.out.push(Record::Frameworks { pid, frameworks });
-            }
-        }
-    }
-
-    /// Records how much of each process is resident, and what else is due to be read.
-    fn memory(&mut self, at: KtimeNs) {
-        let resident = self.resident();
-        self.out
-            .extend(resident.iter().map(|(pid, rss_bytes)| Record::Memory {
-                at,
-                pid: *pid,
-                rss_bytes: *rss_bytes,
-            }));
-        self.pressure.poll(own::now(), &resident, &mut self.out);
-    }
-
-    /// Resident bytes of each process that is alive (/proc/PID/statm).
-    fn resident(&self) -> BTreeMap<u32, u64> {
-        // SAFETY: sysconf has no preconditions.
-        let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-        let processes: BTreeSet<u32> = self.alive.values().copied().collect();
-        processes
-            .into_iter()
-            .filter_map(|pid| {
-                let line = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-                let pages: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
-                Some((pid, pages * page))
-            })
-            .collect()
-    }
-
-    /// Begins a window in which the kernel counts our probes' run time.
-    pub fn begin_counting(&mut self) {
-        self.counted.window = Some((own::now(), self.probes.run_stats()));
-    }
-
-    /// Ends the window and records what watching costs so far.
-    pub fn end_counting(&mut self) {
-        let Some((from, before)) = self.counted.window.take() else {
-            return;
-        };
-        let at = own::now();
-        let after = self.probes.run_stats();
-        self.counted.stats.ns += after.ns.saturating_sub(before.ns);
-        self.counted.stats.runs += after.runs.saturating_sub(before.runs);
-        self.counted.ns += at.since(from);
-        self.cost();
-    }
-
-    /// Records what watching costs so far; of the probes what the windows of counting tell.
-    fn cost(&mut self) {
-        let at = own::now();
-        let scale = |n: u64| {
-            let all = u128::from(n) * u128::from(at.since(self.started));
-            (self.counted.ns > 0).then(|| (all / u128::from(self.counted.ns)) as u64)
-        };
-        let (collector_cpu_ns, collector_rss_max_bytes) = own::usage();
-        self.probes_cost = RunStats {
-            ns: scale(self.counted.stats.ns).unwrap_or(0),
-            runs: scale(self.counted.stats.runs).unwrap_or(0),
-        };
-        self.out.push(Record::Cost(CostSample {
-            at,
-            bpf_ns: scale(self.counted.stats.ns),
-            bpf_runs: scale(self.counted.stats.runs),
-            counted_ns: self.counted.ns,
-            host_busy_ns: own::host_busy_ns()
-                .zip(self.host_busy_ns)
-                .map(|(now, then)| now.saturating_sub(then)),
-            collector_cpu_ns,
-            collector_rss_max_bytes,
-        }));
-    }
-
     /// Ends the watch: `at` is the time of the last [`Self::switch_over`], whose aggregates were collected.
     pub fn stop(&mut self, at: KtimeNs, reason: StopReason) -> Result<(), SourceError> {
         self.places.finish(LAST_PATIENCE, &mut self.out);
@@ -742,7 +364,7 @@ impl Live {
             .finish(own::now(), &mut self.places, &mut self.out);
         self.pressure
             .last(own::now(), &self.resident(), &mut self.out);
-        self.cost();
+        self.out.push(self.cost.sample());
         self.frameworks();
         for (tid, call) in self.probes.gpu_calls_under_way() {
             if self.members.contains(&tid) {

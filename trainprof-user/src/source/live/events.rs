@@ -1,0 +1,179 @@
+//! Single events as records, with what must be looked up while it is there.
+
+use trainprof_common::{
+    event::{FAULT_IN_KERNEL, FAULT_WRITE_TO_SHARED},
+    op::Class,
+};
+
+use super::Live;
+use crate::{
+    env::{frameworks::FrameworkFacts, process::ProcessFacts},
+    event::{self, Event},
+    record::{
+        Record,
+        fact::{FaultFact, ObjectFact, ProcessSeen, ThreadSeen},
+    },
+    source::{
+        convert::{gpu_call, object_fact, touch_fact, wait_fact},
+        outsiders::WORTH_NAMING_NS,
+        stacks::Raw,
+    },
+    time::KtimeNs,
+};
+
+impl Live {
+    pub(super) fn event(&mut self, event: Event) {
+        match event {
+            Event::Wait(wait) => {
+                self.look_up(wait.object.fileset, wait.waker);
+                self.socket(wait.tid, &object_fact(&wait.object));
+                if wait.to.saturating_sub(wait.woken) >= WORTH_NAMING_NS {
+                    self.outsider(wait.ran_before);
+                }
+                self.out.push(Record::Wait(wait_fact(&wait)));
+            }
+            Event::Touch(touch) => {
+                self.look_up(touch.object.fileset, 0);
+                self.out.push(Record::Touch(touch_fact(&touch)));
+            }
+            Event::Fork(fork) => {
+                let at = KtimeNs(fork.at);
+                let name = event::name(&fork.comm);
+                if fork.child_tid == fork.child_tgid {
+                    self.places.forked(fork.parent_tgid, fork.child_tgid);
+                    self.process(
+                        at,
+                        fork.child_tgid,
+                        Some(fork.parent_tgid),
+                        Some(name.clone()),
+                    );
+                }
+                self.thread(ThreadSeen {
+                    at,
+                    pid: fork.child_tgid,
+                    tid: fork.child_tid,
+                    parent_tid: Some(fork.parent_tid),
+                    name,
+                });
+            }
+            Event::Exec(exec) => {
+                self.places.executed(exec.tgid);
+                self.pages.executed(exec.tgid);
+                let at = KtimeNs(exec.at);
+                let name = event::name(&exec.comm);
+                if exec.old_tid != exec.tgid {
+                    self.alive.remove(&exec.old_tid);
+                    self.alive.insert(exec.tgid, exec.tgid);
+                }
+                self.out.push(Record::Exec {
+                    at,
+                    pid: exec.tgid,
+                    old_tid: exec.old_tid,
+                    name: name.clone(),
+                });
+                self.gpus.executed(exec.tgid, self.probes.calls.as_ref());
+                self.allocs.executed(exec.tgid, self.probes.alloc.as_ref());
+                self.process(at, exec.tgid, None, Some(name));
+            }
+            Event::GpuCall(call) => match gpu_call(&call) {
+                Some(fact) => self.out.push(Record::GpuCall(fact)),
+                None => self.undecodable += 1,
+            },
+            Event::Exit(exit) => {
+                self.alive.remove(&exit.tid);
+                self.out.push(Record::Exit {
+                    at: KtimeNs(exit.at),
+                    pid: exit.tgid,
+                    tid: exit.tid,
+                });
+            }
+            Event::Sample(sample) => self.places.add(sample, &mut self.out),
+            Event::Fault(fault) => self.fault(fault),
+        }
+    }
+
+    /// Records a sampled page fault once its stack is known.
+    fn fault(&mut self, fault: event::Fault) {
+        self.faults += 1;
+        let (number, at) = (self.faults, KtimeNs(fault.at));
+        let copied = fault.what & FAULT_WRITE_TO_SHARED != 0;
+        let kind = self
+            .pages
+            .add(number, fault.tgid, fault.address, copied, at);
+        let fact = FaultFact {
+            number,
+            at,
+            tid: fault.tid,
+            pid: fault.tgid,
+            faults: fault
+                .weight
+                .saturating_mul(self.probes.fault_period.unwrap_or(1)),
+            kind,
+            in_kernel: fault.what & FAULT_IN_KERNEL != 0,
+            stack: 0,
+        };
+        let stack = fault.stack;
+        let raw = Raw::Memory {
+            ip: stack.ip,
+            sp: stack.sp,
+            bp: stack.bp,
+            data: stack.data,
+        };
+        let then = Box::new(move |stack| Record::Fault(FaultFact { stack, ..fact }));
+        self.stacks
+            .add(&mut self.places, fault.tgid, raw, then, &mut self.out);
+    }
+
+    pub(super) fn process(
+        &mut self,
+        at: KtimeNs,
+        pid: u32,
+        parent: Option<u32>,
+        name: Option<String>,
+    ) {
+        self.memo.learn_process(pid);
+        let facts = ProcessFacts::read(pid).ok();
+        self.out.push(Record::Process(ProcessSeen {
+            at,
+            pid,
+            parent: parent.or(facts.as_ref().map(|f| f.ppid)).unwrap_or(0),
+            name: name
+                .or(facts.as_ref().map(|f| f.comm.clone()))
+                .unwrap_or_default(),
+            frameworks: FrameworkFacts::read(pid).ok(),
+            facts,
+        }));
+    }
+
+    pub(super) fn thread(&mut self, seen: ThreadSeen) {
+        self.alive.insert(seen.tid, seen.pid);
+        self.members.insert(seen.tid);
+        self.out.push(Record::Thread(seen));
+    }
+
+    /// Describes what a fact refers to, before the fact itself.
+    pub(super) fn look_up(&mut self, fileset: u32, waker: u32) {
+        if self.memo.new_fileset(fileset)
+            && let Some(info) = self.probes.fileset(fileset)
+        {
+            self.memo.describe(fileset, &info, &mut self.out);
+        }
+        self.outsider(waker);
+    }
+
+    /// Describes a thread that is not of the job.
+    pub(super) fn outsider(&mut self, tid: u32) {
+        if !self.members.contains(&tid) {
+            self.outsiders.meet(tid, &mut self.out);
+        }
+    }
+
+    /// Notes a socket that a thread of the job waited on.
+    pub(super) fn socket(&mut self, tid: u32, object: &ObjectFact) {
+        if object.class == Class::Socket as u8
+            && let Some(pid) = self.alive.get(&tid)
+        {
+            self.pressure.socket(*pid, object.id);
+        }
+    }
+}

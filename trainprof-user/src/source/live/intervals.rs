@@ -1,0 +1,205 @@
+//! Intervals: what was counted, who is there, and how much memory they have.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
+
+use trainprof_common::{loss::Loss, thread::ThreadState};
+
+use super::{Live, SourceError, comm};
+use crate::{
+    env::frameworks::FrameworkFacts,
+    kernel::Aggregates,
+    record::{
+        Record,
+        fact::{Interval, ThreadSeen},
+    },
+    source::{
+        convert::{histograms, op_sum, thread_end, totals, wait_object, wait_sum},
+        own,
+    },
+    time::KtimeNs,
+};
+
+/// Intervals after which the mapped frameworks are looked at again.
+const FRAMEWORKS_AT: [u32; 3] = [2, 10, 60];
+
+impl Live {
+    /// Lets the probes write into fresh aggregates. After [`crate::kernel::GRACE`] the old ones can be
+    /// collected. What every thread had done is noted at once: on a host that leaves us little CPU time, the
+    /// collecting may come much later.
+    pub fn switch_over(&mut self) -> Result<KtimeNs, SourceError> {
+        self.probes.switch_over()?;
+        let now = own::now();
+        self.threads = self.probes.threads()?;
+        self.threads.sort_by_key(|(tid, _)| *tid);
+        Ok(now)
+    }
+
+    /// Collects what was counted until `to`, the time of the last [`Self::switch_over`].
+    pub fn collect(&mut self, to: KtimeNs) -> Result<(), SourceError> {
+        self.drain_events();
+        let mut counted = self.probes.drain()?;
+        // The order of a hash table means nothing; a fixed one makes recordings comparable.
+        counted
+            .ops
+            .sort_by_key(|(k, _)| (k.tid, k.fileset, k.op, k.class, k.dev));
+        counted
+            .waits
+            .sort_by_key(|(k, _)| (k.tid, k.nr, k.object, k.waker, k.fileset));
+        counted.ended.sort_by_key(|(k, _)| (k.at, k.tid));
+        for (key, _) in &counted.ops {
+            self.look_up(key.fileset, 0);
+        }
+        for (key, _) in &counted.waits {
+            self.look_up(key.fileset, key.waker);
+            self.socket(key.tid, &wait_object(key));
+        }
+        self.pressure.resolve_sockets(&mut self.out);
+        // A thread that has ended since then has given its account.
+        let mut threads = std::mem::take(&mut self.threads);
+        threads.retain(|(tid, _)| !counted.ended.iter().any(|(end, _)| end.tid == *tid));
+        self.reconcile(&threads);
+        let interval = self.interval(to, counted, &threads);
+        self.interval_from = to;
+        self.intervals += 1;
+        if FRAMEWORKS_AT.contains(&self.intervals) {
+            self.frameworks();
+        }
+        self.observe();
+        self.allocs.interval(
+            &interval,
+            &self.alive,
+            self.cost.probes,
+            own::usage().0,
+            &mut self.out,
+        );
+        if self.allocs.sheds_samples() {
+            self.probes.shed_samples()?;
+        }
+        self.threads = threads;
+        let hidden = self.entries.take_hidden();
+        if hidden > 0 {
+            self.out.push(Record::EntriesHidden { ns: hidden });
+        }
+        self.out.push(Record::Interval(interval));
+        let alive = self.alive.values().copied().collect();
+        self.pages.look_again(own::now(), &alive, &mut self.out);
+        self.memory(to);
+        Ok(())
+    }
+
+    /// Learns of threads whose fork event was lost, and forgets those whose exit event was.
+    fn reconcile(&mut self, threads: &[(u32, ThreadState)]) {
+        for (tid, state) in threads {
+            if !self.members.contains(tid) {
+                let name = comm(state.tgid, *tid).unwrap_or_default();
+                let at = KtimeNs(state.followed_since);
+                if !self.alive.values().any(|pid| *pid == state.tgid) {
+                    self.process(at, state.tgid, None, None);
+                }
+                self.thread(ThreadSeen {
+                    at,
+                    pid: state.tgid,
+                    tid: *tid,
+                    parent_tid: None,
+                    name,
+                });
+            }
+        }
+        // One that began since the threads were read is not among them.
+        let probes = &self.probes;
+        self.alive.retain(|tid, _| {
+            threads.binary_search_by_key(tid, |(tid, _)| *tid).is_ok()
+                || probes.thread(*tid).is_some()
+        });
+        self.places.retain(&self.alive.values().copied().collect());
+    }
+
+    fn interval(
+        &mut self,
+        to: KtimeNs,
+        counted: Aggregates,
+        threads: &[(u32, ThreadState)],
+    ) -> Interval {
+        let losses = self.probes.losses();
+        let mut lost: Vec<(u32, u64)> = losses
+            .iter()
+            .map(|(reason, total)| {
+                let before = self
+                    .losses
+                    .iter()
+                    .find(|(r, _)| r == reason)
+                    .map_or(0, |(_, n)| *n);
+                (*reason as u32, total.saturating_sub(before))
+            })
+            .filter(|(_, n)| *n > 0)
+            .collect();
+        self.losses = losses;
+        let length = to.since(self.interval_from);
+        let (event_min_ns, wait_ns) = self.waits.interval(length);
+        let (_, touch_ns) = self.touches.interval(length);
+        self.set_thresholds(wait_ns, touch_ns);
+        let dropped = self.gpus.take_dropped();
+        if dropped > 0 {
+            lost.push((Loss::GpuAnswers as u32, dropped));
+        }
+        Interval {
+            from: self.interval_from,
+            to,
+            ops: counted.ops.iter().map(|(k, c)| op_sum(k, c)).collect(),
+            hists: histograms(&counted.ops),
+            waits: counted.waits.iter().map(|(k, c)| wait_sum(k, c)).collect(),
+            ended: counted
+                .ended
+                .iter()
+                .map(|(k, e)| thread_end(k, e))
+                .collect(),
+            running: threads
+                .iter()
+                .map(|(tid, state)| totals(*tid, state, to))
+                .collect(),
+            lost,
+            undecodable: std::mem::take(&mut self.undecodable),
+            events: std::mem::take(&mut self.events),
+            event_min_ns,
+        }
+    }
+
+    /// What the watched processes have mapped by now: a program that was just launched has nothing yet.
+    pub(super) fn frameworks(&mut self) {
+        for pid in self.targets.clone() {
+            if let Ok(frameworks) = FrameworkFacts::read(pid) {
+                self.out.push(Record::Frameworks { pid, frameworks });
+            }
+        }
+    }
+
+    /// Records how much of each process is resident, and what else is due to be read.
+    fn memory(&mut self, at: KtimeNs) {
+        let resident = self.resident();
+        self.out
+            .extend(resident.iter().map(|(pid, rss_bytes)| Record::Memory {
+                at,
+                pid: *pid,
+                rss_bytes: *rss_bytes,
+            }));
+        self.pressure.poll(own::now(), &resident, &mut self.out);
+    }
+
+    /// Resident bytes of each process that is alive (/proc/PID/statm).
+    pub(super) fn resident(&self) -> BTreeMap<u32, u64> {
+        // SAFETY: sysconf has no preconditions.
+        let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let processes: BTreeSet<u32> = self.alive.values().copied().collect();
+        processes
+            .into_iter()
+            .filter_map(|pid| {
+                let line = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+                let pages: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+                Some((pid, pages * page))
+            })
+            .collect()
+    }
+}
