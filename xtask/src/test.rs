@@ -16,7 +16,7 @@ use crate::{
 
 /// No binary of root tests takes longer, or it hangs.
 const ROOT_TEST_LIMIT_S: &str = "600";
-/// What the programs of the root tests are built with: optimised, but crate by crate.
+/// What the tests are built with: optimised, but crate by crate.
 const PROFILE: &str = "quick";
 
 #[derive(clap::Args)]
@@ -44,6 +44,8 @@ pub struct Tally {
     pub failed: u32,
     /// Tests that said aloud that they left themselves out; libtest counts them as passed.
     pub skipped: u32,
+    /// Tests that passed at their second try only: timing on a shared machine. They count as passed.
+    pub repeated: u32,
 }
 
 impl Tally {
@@ -51,6 +53,16 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.repeated += other.repeated;
+    }
+
+    /// A test that had failed was run again, alone.
+    pub fn tried_again(&mut self, passed: bool) {
+        if passed {
+            self.failed = self.failed.saturating_sub(1);
+            self.passed += 1;
+            self.repeated += 1;
+        }
     }
 
     /// Reads libtest's `test result: ok. 3 passed; 0 failed; …`.
@@ -68,7 +80,7 @@ impl Tally {
         Some(Self {
             passed: count("passed")?,
             failed: count("failed")?,
-            skipped: 0,
+            ..Self::default()
         })
     }
 
@@ -131,6 +143,12 @@ impl Account {
                         tally.skipped
                     ));
                 }
+                if tally.repeated > 0 {
+                    self.notes.push(format!(
+                        "REPEATED {name}: {} tests passed at their second try only, see AGAIN",
+                        tally.repeated
+                    ));
+                }
                 self.tally.add(tally);
             }
             Err(error) => {
@@ -189,12 +207,14 @@ pub fn main(args: &Args) -> Result<()> {
             let mut command = cargo();
             command.args([
                 "test",
+                "--profile",
+                PROFILE,
                 "--workspace",
                 "--exclude",
                 "trainprof-tests",
                 "--no-fail-fast",
             ]);
-            counted(command.args(filter))
+            Ok(counted(command.args(filter))?.tally)
         });
     }
     if all || args.root || args.vm {
@@ -356,34 +376,45 @@ fn root_tests(built: &Built, filter: Option<&str>) -> Result<Tally> {
     let mut tally = Tally::default();
     for binary in &built.test_binaries {
         println!("\n-- {}", name_of(binary));
-        let mut command = as_root("env")?;
-        // sudo drops the environment, so what the tests are told is named here.
-        for name in [
-            "CI",
-            "PATH",
-            "HOME",
-            "CARGO_HOME",
-            "RUST_BACKTRACE",
-            "NO_COLOR",
-            "TRAINPROF_PYTHON",
-        ] {
-            if let Some(value) = std::env::var_os(name) {
-                let mut assignment = std::ffi::OsString::from(format!("{name}="));
-                assignment.push(value);
-                command.arg(assignment);
-            }
+        let mut run = counted(root_test(built, binary)?.args(filter))?;
+        for name in &run.failed {
+            println!("\nAGAIN {name}: it failed, and is run once more, alone");
+            let again = counted(root_test(built, binary)?.args(["--exact", name]))?;
+            run.tally
+                .tried_again(again.tally.passed == 1 && again.tally.failed == 0);
         }
-        command
-            .arg(format!("TRAINPROF_BIN={}", built.trainprof.display()))
-            .args(["timeout", "--kill-after=10", ROOT_TEST_LIMIT_S])
-            .arg(binary)
-            .args(["--test-threads=1", "--show-output"])
-            .args(filter)
-            .env_remove("LD_LIBRARY_PATH")
-            .current_dir(root().join("tests"));
-        tally.add(counted(&mut command)?);
+        tally.add(run.tally);
     }
     Ok(tally)
+}
+
+/// Runs a binary of root tests.
+fn root_test(built: &Built, binary: &Path) -> Result<Command> {
+    let mut command = as_root("env")?;
+    // sudo drops the environment, so what the tests are told is named here.
+    for name in [
+        "CI",
+        "PATH",
+        "HOME",
+        "CARGO_HOME",
+        "RUST_BACKTRACE",
+        "NO_COLOR",
+        "TRAINPROF_PYTHON",
+    ] {
+        if let Some(value) = std::env::var_os(name) {
+            let mut assignment = std::ffi::OsString::from(format!("{name}="));
+            assignment.push(value);
+            command.arg(assignment);
+        }
+    }
+    command
+        .arg(format!("TRAINPROF_BIN={}", built.trainprof.display()))
+        .args(["timeout", "--kill-after=10", ROOT_TEST_LIMIT_S])
+        .arg(binary)
+        .args(["--test-threads=1", "--show-output"])
+        .env_remove("LD_LIBRARY_PATH")
+        .current_dir(root().join("tests"));
+    Ok(command)
 }
 
 /// `root_kernel` of `…/deps/root_kernel-0123456789abcdef`.
@@ -394,33 +425,64 @@ pub fn name_of(binary: &Path) -> String {
         .to_owned()
 }
 
+/// What became of a binary's tests.
+#[derive(Default)]
+struct Outcome {
+    tally: Tally,
+    /// Names of those that failed.
+    failed: Vec<String>,
+    in_failures: bool,
+}
+
+impl Outcome {
+    /// Reads a line of libtest's output.
+    fn read(&mut self, line: &str) {
+        self.tally
+            .add(Tally::from_result_line(line).unwrap_or_default());
+        self.tally
+            .add(Tally::from_skip_line(line).unwrap_or_default());
+        // There are two such lists: what failed tests wrote, then their names.
+        if line == "failures:" {
+            self.in_failures = true;
+            self.failed.clear();
+        } else if line.starts_with("test result: ") {
+            self.in_failures = false;
+        } else if self.in_failures
+            && let Some(name) = line.strip_prefix("    ")
+            && !name.is_empty()
+            && !name.contains(char::is_whitespace)
+        {
+            self.failed.push(name.to_owned());
+        }
+    }
+}
+
 /// Runs tests, shows what they write and adds up their results. A command that fails without a failed test (it did
 /// not compile, it was killed) counts as a failure.
-fn counted(command: &mut Command) -> Result<Tally> {
+fn counted(command: &mut Command) -> Result<Outcome> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start {}", crate::cmd::show(command)))?;
     let stdout = child.stdout.take().context("the output is piped")?;
-    let mut tally = Tally::default();
+    let mut outcome = Outcome::default();
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
-        tally.add(Tally::from_result_line(&line).unwrap_or_default());
-        tally.add(Tally::from_skip_line(&line).unwrap_or_default());
+        outcome.read(&line);
     }
     let status = child.wait()?;
-    if !status.success() && tally.failed == 0 {
+    if !status.success() && outcome.tally.failed == 0 {
         println!("{} ended with {status}", crate::cmd::show(command));
-        tally.failed = 1;
+        outcome.tally.failed = 1;
     }
-    Ok(tally)
+    Ok(outcome)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Tally, name_of, test_binary};
+    use super::{Outcome, Tally, name_of, test_binary};
     use std::path::{Path, PathBuf};
 
     #[test]
@@ -431,11 +493,43 @@ mod tests {
             Some(Tally {
                 passed: 12,
                 failed: 3,
-                skipped: 0
+                ..Tally::default()
             })
         );
         assert_eq!(Tally::from_result_line("test a::b ... ok"), None);
         assert_eq!(Tally::from_result_line("test result: "), None);
+    }
+
+    #[test]
+    fn failed_tests_are_known_by_name() {
+        let text = "
+running 3 tests
+test a::one ... FAILED
+test two ... ok
+failures:
+
+---- a::one stdout ----
+    indented words of the test
+    word
+
+failures:
+    a::one
+
+test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+    afterwards
+";
+        let mut outcome = Outcome::default();
+        text.lines().for_each(|line| outcome.read(line));
+        assert_eq!(outcome.failed, ["a::one"]);
+        outcome.tally.tried_again(true);
+        assert_eq!(
+            (
+                outcome.tally.passed,
+                outcome.tally.failed,
+                outcome.tally.repeated
+            ),
+            (3, 0, 1)
+        );
     }
 
     #[test]

@@ -148,6 +148,8 @@ impl Console {
             self.is_up = true;
         } else if line.starts_with("VM-DONE") {
             self.done = true;
+        } else if line.starts_with("VM-REPEATED ") {
+            self.tally.tried_again(true);
         } else if let Some(result) = line.strip_prefix("VM-RESULT ") {
             self.results += 1;
             let mut words = result.split(' ').map(str::parse);
@@ -163,7 +165,7 @@ impl Console {
                     self.tally.add(Tally {
                         passed,
                         failed,
-                        skipped: 0,
+                        ..Tally::default()
                     });
                 }
                 _ => self.tally.failed += 1,
@@ -337,6 +339,13 @@ for name in {names}; do
     result=$(sed -n 's/^test result: [A-Za-z]*\\. \\([0-9]*\\) passed; \\([0-9]*\\) failed;.*/\\1 \\2/p' /tmp/out | tail -n 1)
     echo
     echo \"VM-RESULT ${{result:-0 0}} $(cat /tmp/status) $name\"
+    for failed in $(awk '/^failures:$/ {{ n = 1; names = \"\"; next }} /^test result/ {{ n = 0 }} n && /^    [^ ]+$/ {{ names = names \" \" $1 }} END {{ print names }}' /tmp/out); do
+        echo \"AGAIN $failed: it failed, and is run once more, alone\"
+        timeout -s KILL {TEST_LIMIT_S} /tests/$name --test-threads=1 --show-output --exact $failed 2>&1 | tee /tmp/again
+        if grep -q '^test result: ok. 1 passed' /tmp/again; then
+            echo; echo \"VM-REPEATED $failed\"
+        fi
+    done
 done
 echo VM-DONE
 poweroff -f
@@ -521,6 +530,7 @@ mod tests {
         assert!(console.read("VM-UP 6.1.0, 2 processors"));
         console.read("SKIP root_torch: needs PyTorch");
         console.read("VM-RESULT 4 1 101 root_io");
+        console.read("VM-REPEATED a_test_of_root_io");
         console.read("VM-RESULT 0 0 137 root_hung");
         console.read("VM-RESULT garbled");
         console.read("VM-DONE");
@@ -530,9 +540,10 @@ mod tests {
             (
                 3,
                 Tally {
-                    passed: 4,
-                    failed: 3,
-                    skipped: 1
+                    passed: 5,
+                    failed: 2,
+                    skipped: 1,
+                    repeated: 1
                 }
             )
         );
