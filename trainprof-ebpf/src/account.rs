@@ -9,7 +9,7 @@ use trainprof_common::{
     hist::{LATENCY_BUCKETS, SIZE_BUCKETS, latency_bucket, size_bucket},
     loss::Loss,
     op::Op,
-    thread::Object,
+    thread::{CallRun, Object, RUNS, ThreadState},
 };
 
 use crate::{
@@ -38,9 +38,124 @@ pub fn pace() {
     }
 }
 
+/// A thread that waits puts its runs of like calls into their cells when they have been gathering for so long.
+const RUNS_NS: u64 = 10_000_000;
+
+/// The half of the aggregates that is written into; `None` once the watch has ended.
+#[inline(always)]
+fn half() -> Option<u8> {
+    let half = control(Control::EPOCH);
+    (half <= 1).then_some(half as u8)
+}
+
+/// Counts a call of the current thread. Those that were not timed gather in runs, which cost less than cells: very many
+/// calls are made when calls are not timed.
+#[inline(always)]
+pub fn call(state: &mut ThreadState, done: &Done, object: &Object) {
+    if done.timed || done.failed {
+        if state.in_runs != 0 {
+            end_runs(state, done.tid);
+        }
+        operation(done, object);
+        return;
+    }
+    let Some(half) = half() else {
+        return;
+    };
+    let run = &mut state.runs[done.op as usize & (RUNS - 1)];
+    let bucket = CallRun::bucket(run.what);
+    let like = CallRun::what(done.op, object.class as u8, half, bucket);
+    if run.what == like
+        && run.fileset == object.fileset
+        && run.dev == object.dev
+        && run.count.wrapping_sub(1) < u32::MAX - 1
+        && CallRun::in_bucket(done.bytes, bucket)
+    {
+        run.count += 1;
+        run.bytes += done.bytes;
+        return;
+    }
+    end_run(run, done.tid);
+    let bucket = bucket_of_size(done.bytes) as u8;
+    *run = CallRun {
+        fileset: object.fileset,
+        dev: object.dev,
+        what: CallRun::what(done.op, object.class as u8, half, bucket),
+        count: 1,
+        bytes: done.bytes,
+    };
+    state.in_runs = 1;
+}
+
+/// The current thread begins to wait.
+#[inline(always)]
+pub fn waits(state: &mut ThreadState, tid: u32, now: u64) {
+    if state.in_runs != 0 && now.saturating_sub(state.runs_at) > RUNS_NS {
+        state.runs_at = now;
+        end_runs(state, tid);
+    }
+}
+
+/// Puts a thread's runs of like calls into their cells.
+#[inline(always)]
+pub fn end_runs(state: &mut ThreadState, tid: u32) {
+    if half().is_none() {
+        return;
+    }
+    state.in_runs = 0;
+    for run in &mut state.runs {
+        end_run(run, tid);
+        run.count = 0;
+    }
+}
+
+#[inline(always)]
+fn end_run(run: &CallRun, tid: u32) {
+    if run.count != 0 {
+        add_run(
+            u64::from(tid) << 32 | u64::from(run.count),
+            u64::from(run.dev) << 32 | u64::from(run.fileset),
+            run.what,
+            run.bytes,
+        );
+    }
+}
+
+// A global function: the verifier looks at it once. `who` is thread and count, `whence` device and file set.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn add_run(who: u64, whence: u64, what: u32, bytes: u64) -> u32 {
+    let key = OpKey {
+        tid: (who >> 32) as u32,
+        fileset: whence as u32,
+        dev: (whence >> 32) as u32,
+        op: CallRun::op(what),
+        class: CallRun::class(what),
+        pad: 0,
+    };
+    let count = who as u32;
+    let Some(cell) = op_cell(&key, CallRun::half(what)) else {
+        emit::lost_many(Loss::OpCellsFull, u64::from(count));
+        return 0;
+    };
+    let size = black_box(u32::from(CallRun::bucket(what))) as usize;
+    // SAFETY: one writer per key; the index is bounded.
+    unsafe {
+        (*cell).count += u64::from(count);
+        (*cell).bytes += bytes;
+        if size < SIZE_BUCKETS {
+            (*cell).size[size] += count;
+        }
+    }
+    0
+}
+
 /// Counts an operation, with its latency and size, under its file set.
 #[inline(always)]
 pub fn operation(done: &Done, object: &Object) {
+    let Some(half) = half() else {
+        return;
+    };
     let key = OpKey {
         tid: done.tid,
         fileset: object.fileset,
@@ -49,7 +164,7 @@ pub fn operation(done: &Done, object: &Object) {
         class: object.class as u8,
         pad: 0,
     };
-    let Some(cell) = op_cell(&key) else {
+    let Some(cell) = op_cell(&key, half) else {
         emit::lost(Loss::OpCellsFull);
         return;
     };
@@ -91,8 +206,8 @@ pub extern "C" fn bucket_of_size(bytes: u64) -> u32 {
 }
 
 #[inline(always)]
-fn op_cell(key: &OpKey) -> Option<*mut OpCell> {
-    if control(Control::EPOCH) != 0 {
+fn op_cell(key: &OpKey, half: u8) -> Option<*mut OpCell> {
+    if half != 0 {
         OPS_B.get_ptr_mut(key).or_else(|| new_op_cell(&OPS_B, key))
     } else {
         OPS_A.get_ptr_mut(key).or_else(|| new_op_cell(&OPS_A, key))
@@ -110,10 +225,10 @@ fn new_op_cell(map: &HashMap<OpKey, OpCell>, key: &OpKey) -> Option<*mut OpCell>
 /// Counts one interval off the CPU.
 #[inline(always)]
 pub fn wait(key: WaitKey, wait_ns: u64, runnable_ns: u64, iowait: bool) {
-    if control(Control::EPOCH) != 0 {
-        add_wait(&WAITS_B, key, wait_ns, runnable_ns, iowait);
-    } else {
-        add_wait(&WAITS_A, key, wait_ns, runnable_ns, iowait);
+    match half() {
+        Some(0) => add_wait(&WAITS_A, key, wait_ns, runnable_ns, iowait),
+        Some(_) => add_wait(&WAITS_B, key, wait_ns, runnable_ns, iowait),
+        None => {}
     }
 }
 
@@ -153,6 +268,9 @@ fn add_wait(
 /// Counts `count` page faults under the file set that the thread last filled pages of.
 #[inline(always)]
 pub fn faults(tid: u32, object: &Object, count: u32) {
+    let Some(half) = half() else {
+        return;
+    };
     let key = OpKey {
         tid,
         fileset: object.fileset,
@@ -161,7 +279,7 @@ pub fn faults(tid: u32, object: &Object, count: u32) {
         class: object.class as u8,
         pad: 0,
     };
-    match op_cell(&key) {
+    match op_cell(&key, half) {
         // SAFETY: one writer per key.
         Some(cell) => unsafe { (*cell).count += u64::from(count) },
         None => emit::lost(Loss::OpCellsFull),

@@ -41,8 +41,14 @@ fn wake() -> u64 {
 /// Counts one lost fact.
 #[inline(always)]
 pub fn lost(reason: Loss) {
+    lost_many(reason, 1);
+}
+
+/// Counts lost facts.
+#[inline(always)]
+pub fn lost_many(reason: Loss, facts: u64) {
     if let Some(count) = LOSSES.get_ptr_mut(reason as u32) {
         // SAFETY: a per-CPU slot, and tracing programs do not migrate.
-        unsafe { *count += 1 };
+        unsafe { *count += facts };
     }
 }

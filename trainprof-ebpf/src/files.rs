@@ -297,12 +297,12 @@ unsafe fn finish(
         {
             emit::lost(Loss::UnresolvedFd);
         }
-        account::operation(&done, &on);
+        account::call(state, &done, &on);
         touch::note(state.tgid, &done, &on, now);
         if info.op == COPY && info.fd2 != NO_ARG {
             let onto = object::resolve(state, syscall_arg(regs, info.fd2));
             done.op = COPY_OUT;
-            account::operation(&done, &onto);
+            account::call(state, &done, &onto);
             touch::note(state.tgid, &done, &onto, now);
         }
     }

@@ -14,7 +14,7 @@ use trainprof_common::{
 };
 
 use crate::{
-    emit, files, gpu,
+    account, emit, files, gpu,
     kernel::{current_ids, member, offset, peek},
     maps::{ENDED, SCRATCH_THREAD, THREADS},
     object, touch,
@@ -222,6 +222,7 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
     {
         emit::lost(Loss::EndedFull);
     }
+    account::end_runs(state, tid);
     let _ = THREADS.remove(tid);
     if tid == tgid {
         files::forget_break(tgid);

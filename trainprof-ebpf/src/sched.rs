@@ -113,6 +113,7 @@ unsafe fn switched_out(
         return;
     }
     state.state = State::Wait as u32;
+    account::waits(state, tid, now);
     // SAFETY: a typed pointer.
     unsafe {
         state.iowait = in_iowait(task);

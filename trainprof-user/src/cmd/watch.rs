@@ -24,6 +24,7 @@ use crate::{
         roles::{Role, roles},
     },
     source::{Live, SourceError, Watch, alloc::Mode, scan},
+    time::KtimeNs,
 };
 
 /// How often the ring is drained when nothing is urgent.
@@ -184,7 +185,10 @@ pub async fn until_done(
             break StopReason::JobEnded;
         }
     };
-    let to = interval(live, output).await?;
+    let to = live.switch_over().map_err(failure)?;
+    sleep(GRACE).await;
+    live.close().map_err(failure)?;
+    let to = collect(live, output, to).await?;
     live.stop(to, reason).map_err(failure)?;
     output.put(&live.take());
     if output.shows_progress() {
@@ -193,8 +197,12 @@ pub async fn until_done(
     Ok(())
 }
 
-async fn interval(live: &mut Live, output: &mut Output) -> Result<crate::time::KtimeNs, Failure> {
+async fn interval(live: &mut Live, output: &mut Output) -> Result<KtimeNs, Failure> {
     let to = live.switch_over().map_err(failure)?;
+    collect(live, output, to).await
+}
+
+async fn collect(live: &mut Live, output: &mut Output, to: KtimeNs) -> Result<KtimeNs, Failure> {
     sleep(GRACE).await;
     live.collect(to).map_err(failure)?;
     output.put(&live.take());

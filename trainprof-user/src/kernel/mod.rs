@@ -55,6 +55,9 @@ const CONTROL_ENTRIES: u32 = 4;
 const CONTROL_FAULTS_IN_WINDOW: u32 = 5;
 const CONTROL_NO_SAMPLES: u32 = 6;
 
+/// Value of [`CONTROL_EPOCH`] for which nothing is counted.
+const CLOSED: u64 = 2;
+
 /// What can go wrong between us and the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
@@ -210,6 +213,16 @@ impl Probes {
         self.set_control(CONTROL_EPOCH, next as u64)?;
         self.epoch = next;
         Ok(())
+    }
+
+    /// Nothing is counted any more. What threads keep in runs then stays there, after [`GRACE`].
+    pub fn close(&mut self) -> Result<(), KernelError> {
+        self.set_control(CONTROL_EPOCH, CLOSED)
+    }
+
+    /// Which half of the aggregates was written into before the last [`Self::switch_over`].
+    pub fn last_half(&self) -> u8 {
+        1 - self.epoch as u8
     }
 
     /// Takes out what was counted before the last [`Self::switch_over`].

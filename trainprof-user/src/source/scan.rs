@@ -8,9 +8,7 @@ use std::{
     fs, io,
 };
 
-use trainprof_common::thread::{
-    CachedFd, FD_CACHE, NR_PREEMPTED, NR_UNSEEN, Object, State, TaskCounters, ThreadState,
-};
+use trainprof_common::thread::{NR_PREEMPTED, NR_UNSEEN, State, TaskCounters, ThreadState};
 
 use crate::{
     env::process,
@@ -199,26 +197,10 @@ fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
     let since = now().0;
     Some(ThreadState {
         tgid: pid,
-        flags: 0,
         state: state as u32,
         nr,
-        iowait: 0,
-        woken_kind: 0,
         since,
-        object: Object::default(),
-        woken_at: 0,
-        woken_by: 0,
         maj_flt_seen: base.major_faults as u32,
-        run_ns: 0,
-        op_enter: 0,
-        op_object: Object::default(),
-        op_nr: 0,
-        entry_stretch: 0,
-        pad: 0,
-        preemptions: 0,
-        preempted_ns: 0,
-        fault_inode: 0,
-        fault_object: Object::default(),
         followed_since: since,
         exec_seen,
         base: TaskCounters {
@@ -227,7 +209,7 @@ fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
             read_bytes: base.storage_read_bytes,
             write_bytes: base.storage_write_bytes,
         },
-        fds: [CachedFd::default(); FD_CACHE],
+        ..ThreadState::default()
     })
 }
 

@@ -17,7 +17,7 @@ use crate::{
     },
     source::{
         convert::{histograms, op_sum, thread_end, totals, wait_object, wait_sum},
-        own,
+        own, runs,
     },
     time::KtimeNs,
 };
@@ -37,10 +37,21 @@ impl Live {
         Ok(now)
     }
 
+    /// Counts nothing any more. After another [`crate::kernel::GRACE`] the last interval can be collected.
+    pub fn close(&mut self) -> Result<(), SourceError> {
+        self.closed = true;
+        Ok(self.probes.close()?)
+    }
+
     /// Collects what was counted until `to`, the time of the last [`Self::switch_over`].
     pub fn collect(&mut self, to: KtimeNs) -> Result<(), SourceError> {
         self.drain_events();
         let mut counted = self.probes.drain()?;
+        if self.closed {
+            // What follows is not seen, so these calls would never get into their cells.
+            let threads = self.probes.threads()?;
+            runs::add(&mut counted.ops, &threads, self.probes.last_half());
+        }
         // The order of a hash table means nothing; a fixed one makes recordings comparable.
         counted
             .ops
