@@ -17,7 +17,7 @@ import time
 import numpy
 import torch
 
-SIDE, CROP, BATCH = 72, 64, 32
+SIDE, CROP, BATCH = 104, 96, 32
 
 
 def wait_line():

@@ -124,12 +124,15 @@ fn fetch_headers() -> Result<()> {
     Ok(())
 }
 
-/// The newest package of a cloud kernel's headers.
+/// The newest package of a cloud kernel's headers; those without a version in their name only stand for one.
 fn newest_headers(names: &str) -> Option<&str> {
+    let versioned = |name: &str| {
+        name.strip_prefix("linux-headers-")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
     names
         .lines()
-        .filter(|name| name.ends_with("-cloud-amd64") && !numbers(name).is_empty())
-        .filter(|name| name.starts_with("linux-headers-"))
+        .filter(|name| name.ends_with("-cloud-amd64") && versioned(name))
         .max_by_key(|name| numbers(name))
 }
 
@@ -145,6 +148,9 @@ mod tests {
             newest_headers(names),
             Some("linux-headers-6.12.111+deb12-cloud-amd64")
         );
-        assert_eq!(newest_headers("linux-headers-6.1.0-9-common\n"), None);
+        assert_eq!(
+            newest_headers("linux-headers-6.1.0-9-common\nlinux-headers-cloud-amd64\n"),
+            None
+        );
     }
 }
