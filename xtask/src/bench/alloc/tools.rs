@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::{
     bench::tools::{Launch, Paths, is_installed},
-    cmd::output,
+    cmd::{output, root},
     setup::bench::{kernel_headers, memray},
 };
 
@@ -163,9 +163,11 @@ impl Peer {
             Self::Memleak => {
                 // It finds its way by tracefs only, which is mounted for it alone where it is not.
                 let tracefs = "test -e /sys/kernel/tracing/uprobe_events || \
-                    mount -t tracefs none /sys/kernel/tracing; exec memleak-bpfcc -p \"$0\"";
+                    mount -t tracefs none /sys/kernel/tracing; \
+                    exec /usr/bin/python3 \"$0\" \"$(PATH=$PATH:/usr/sbin command -v memleak-bpfcc)\" -p \"$1\"";
                 let mut command = Command::new("unshare");
                 command.args(["--mount", "sh", "-c", tracefs]);
+                command.arg(root().join("xtask/bench/memleak.py"));
                 command.arg(pid.to_string());
                 command.env("PYTHONUNBUFFERED", "1");
                 command.env("BCC_KERNEL_SOURCE", kernel_headers().context("no headers")?);
