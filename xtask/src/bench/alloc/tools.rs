@@ -125,7 +125,7 @@ impl Peer {
             Self::Bare | Self::Trainprof | Self::TrainprofOff => 1.0,
             Self::BpftraceCount | Self::Memray | Self::Heaptrack => 0.5,
             Self::BpftraceStacks => 0.25,
-            Self::Memleak => 0.05,
+            Self::Memleak => 0.005,
         }
     }
 
