@@ -26,7 +26,7 @@ enum Task {
     Test(test::Args),
     /// Watch a real PyTorch training job and print the report
     Demo,
-    /// Measure what watching costs: `cargo xtask bench overhead --help`
+    /// Measure what watching costs: `cargo xtask bench overhead|alloc|governor --help`
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,

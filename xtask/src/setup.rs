@@ -1,5 +1,7 @@
 //! Finds out what a chore lacks on this host and installs that, and nothing else.
 
+pub mod bench;
+
 use std::{
     ffi::OsString,
     fs,
@@ -64,11 +66,14 @@ pub struct Args {
     /// What the tests take, the virtual machines included
     #[arg(long)]
     test: bool,
+    /// What the benchmarks compare with; only when named
+    #[arg(long)]
+    bench: bool,
 }
 
-/// `cargo xtask setup`: everything, or the named parts.
+/// `cargo xtask setup`: everything but what benchmarks compare with, or the named parts.
 pub fn main(args: &Args) -> Result<()> {
-    let all = !(args.ebpf || args.demo || args.test);
+    let all = !(args.ebpf || args.demo || args.test || args.bench);
     if all || args.ebpf || args.test {
         for_ebpf()?;
     }
@@ -79,6 +84,9 @@ pub fn main(args: &Args) -> Result<()> {
         for_ebpf_lint()?;
         for_root_tests()?;
         for_vms()?;
+    }
+    if args.bench {
+        bench::for_bench()?;
     }
     println!("everything needed is here");
     Ok(())

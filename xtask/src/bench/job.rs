@@ -49,7 +49,8 @@ impl Job {
             .with_context(|| format!("cannot start {}", program.display()))?;
         let stdout = BufReader::new(child.stdout.take().context("no standard output")?);
         let mut job = Self { child, stdout };
-        job.expect("ready")?;
+        // A tool that starts the job may have something to say first.
+        while !job.line()?.starts_with("ready") {}
         Ok(job)
     }
 

@@ -8,8 +8,8 @@ use clap::Parser;
 
 use super::job::{Job, Work};
 use super::loads::{Bench, Load};
-use super::table;
 use super::tools::{Attached, Paths, Tool, Used, is_installed};
+use super::{chosen, section, table};
 
 #[derive(Parser)]
 #[command(
@@ -29,7 +29,7 @@ struct Options {
     /// Multiplies the work of every run
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Also write the tables to this file
+    /// Also put the tables into this file, in place of what a run put there before
     #[arg(long)]
     out: Option<PathBuf>,
     /// The trainprof to measure
@@ -96,31 +96,9 @@ pub fn run(args: &[String]) -> Result<()> {
     let text = table::render(&all, &tools, args);
     println!("{text}");
     if let Some(out) = &options.out {
-        std::fs::write(out, &text).with_context(|| format!("cannot write {}", out.display()))?;
+        section::write(out, "overhead", &text)?;
     }
     Ok(())
-}
-
-fn chosen<T: Copy>(
-    names: &[String],
-    all: &[T],
-    name: impl Fn(T) -> &'static str,
-) -> Result<Vec<T>> {
-    if names.is_empty() {
-        return Ok(all.to_vec());
-    }
-    names
-        .iter()
-        .map(|wanted| {
-            all.iter()
-                .copied()
-                .find(|one| name(*one) == wanted)
-                .with_context(|| {
-                    let known: Vec<_> = all.iter().map(|one| name(*one)).collect();
-                    format!("{wanted} is none of {}", known.join(", "))
-                })
-        })
-        .collect()
 }
 
 fn measure(

@@ -13,6 +13,8 @@ impl Spread {
         let mut sorted: Vec<f64> = samples
             .into_iter()
             .filter(|value| value.is_finite())
+            // An empty sum is -0, which would be shown with its sign.
+            .map(|value| value + 0.0)
             .collect();
         sorted.sort_by(f64::total_cmp);
         let (&min, &max) = (sorted.first()?, sorted.last()?);
@@ -69,5 +71,6 @@ mod tests {
             "2.0 [1.0, 4.0]"
         );
         assert_eq!(Spread::show(None, 1), "–");
+        assert_eq!(Spread::show(Spread::of([-0.0]), 0), "0 [0, 0]");
     }
 }

@@ -48,7 +48,7 @@ fn write_all(
 /// The table of one load.
 fn costs(text: &mut String, series: &Series, tools: &[Tool]) -> std::fmt::Result {
     let unit = series.load.unit();
-    writeln!(text, "### {}\n", series.load.title())?;
+    writeln!(text, "## {}\n", series.load.title())?;
     writeln!(
         text,
         "| tool | runs | wall, ns per {unit} | added, ns per {unit} | wall, % | job's CPU, % |"
@@ -106,7 +106,8 @@ fn bare_of(series: &Series, round: usize) -> Option<&Sample> {
         .find(|s| s.tool == Tool::Bare && s.round == round)
 }
 
-fn percent(value: f64, base: f64) -> f64 {
+/// By how many percent a value is above a base.
+pub fn percent(value: f64, base: f64) -> f64 {
     100.0 * (value / base - 1.0)
 }
 
@@ -138,7 +139,7 @@ fn own_cost(text: &mut String, all: &[Series]) -> std::fmt::Result {
     if !samples.any(|sample| sample.tool == Tool::Trainprof) {
         return Ok(());
     }
-    writeln!(text, "### What trainprof itself uses\n")?;
+    writeln!(text, "## What trainprof itself uses\n")?;
     writeln!(
         text,
         "| load | attach to watching, ms | own CPU while watching, % of one core | own CPU with start and report, s | peak RSS, MiB | BPF, % of the window |"
@@ -185,7 +186,7 @@ fn own_cost(text: &mut String, all: &[Series]) -> std::fmt::Result {
 }
 
 /// The host, in a line.
-fn host() -> String {
+pub fn host() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease");
     let cpuinfo = read("/proc/cpuinfo");

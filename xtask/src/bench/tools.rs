@@ -60,6 +60,70 @@ pub struct Paths {
     pub scratch: PathBuf,
 }
 
+impl Paths {
+    /// What trainprof records.
+    pub fn recording(&self) -> PathBuf {
+        self.scratch.join("bench.rec")
+    }
+}
+
+/// How a tool is started, and what marks that it watches.
+pub struct Launch {
+    name: &'static str,
+    command: Command,
+    /// Part of a line that says that it is live.
+    sign: &'static str,
+    /// The line comes on standard output rather than on standard error.
+    on_stdout: bool,
+    /// The report that it writes.
+    json: Option<PathBuf>,
+    /// What it takes after the sign until all is attached.
+    settle: Duration,
+}
+
+impl Launch {
+    /// A tool whose sign comes on standard error.
+    pub fn new(name: &'static str, command: Command, sign: &'static str) -> Self {
+        Self {
+            name,
+            command,
+            sign,
+            on_stdout: false,
+            json: None,
+            settle: Duration::ZERO,
+        }
+    }
+
+    /// `trainprof attach PID -o REC --json FILE`.
+    pub fn trainprof(name: &'static str, paths: &Paths, pid: u32) -> Self {
+        let json = paths.scratch.join("report.json");
+        let mut command = Command::new(&paths.trainprof);
+        command.arg("attach").arg(pid.to_string());
+        command.arg("-o").arg(paths.recording());
+        command.arg("--json").arg(&json);
+        Self {
+            json: Some(json),
+            ..Self::new(name, command, "trainprof: watching")
+        }
+    }
+
+    pub fn on_stdout(self) -> Self {
+        Self {
+            on_stdout: true,
+            ..self
+        }
+    }
+
+    pub fn settling(self, settle: Duration) -> Self {
+        Self { settle, ..self }
+    }
+
+    pub fn args(mut self, args: &[&str]) -> Self {
+        self.command.args(args);
+        self
+    }
+}
+
 /// A tool that watches.
 pub struct Attached {
     child: Child,
@@ -86,25 +150,9 @@ pub struct Used {
 impl Attached {
     /// Starts a tool and returns when it watches. `None`: nothing to start.
     pub fn start(tool: Tool, pid: u32, paths: &Paths) -> Result<Option<Self>> {
-        let started = Instant::now();
-        let log = paths.scratch.join(format!("{}.log", tool.name()));
-        let mut json = None;
-        // What marks in its standard error or output that the tool is live.
-        let (mut command, sign, on_stdout) = match tool {
+        let launch = match tool {
             Tool::Bare => return Ok(None),
-            Tool::Trainprof => {
-                let path = paths.scratch.join("report.json");
-                let _ = std::fs::remove_file(&path);
-                let mut command = Command::new(&paths.trainprof);
-                command.arg("attach").arg(pid.to_string());
-                command
-                    .arg("-o")
-                    .arg(paths.scratch.join("bench.rec"))
-                    .arg("--json")
-                    .arg(&path);
-                json = Some(path);
-                (command, "trainprof: watching", false)
-            }
+            Tool::Trainprof => Launch::trainprof(tool.name(), paths, pid),
             Tool::Bpftrace => {
                 let mut command = Command::new("bpftrace");
                 command.arg(&paths.script).arg(pid.to_string());
@@ -112,7 +160,7 @@ impl Attached {
                 command
                     .env("BPFTRACE_STRLEN", "64")
                     .env("BPFTRACE_MAP_KEYS_MAX", "65536");
-                (command, "watching", true)
+                Launch::new(tool.name(), command, "watching").on_stdout()
             }
             Tool::Strace => {
                 let mut command = Command::new("strace");
@@ -120,10 +168,27 @@ impl Attached {
                     .args(["-f", "-c", "-o"])
                     .arg(paths.scratch.join("strace.out"));
                 command.arg("-p").arg(pid.to_string());
-                (command, "attached", false)
+                Launch::new(tool.name(), command, "attached")
             }
         };
-        let other = File::create(&log)?;
+        Self::launch(launch, &paths.scratch).map(Some)
+    }
+
+    /// Starts what is to be launched and returns when it watches. What it says otherwise goes to a file in `scratch`.
+    pub fn launch(launch: Launch, scratch: &Path) -> Result<Self> {
+        let Launch {
+            name,
+            mut command,
+            sign,
+            on_stdout,
+            json,
+            settle,
+        } = launch;
+        if let Some(json) = &json {
+            let _ = std::fs::remove_file(json);
+        }
+        let started = Instant::now();
+        let other = File::create(scratch.join(format!("{name}.log")))?;
         command.stdin(Stdio::null());
         if on_stdout {
             command.stdout(Stdio::piped()).stderr(other);
@@ -132,7 +197,7 @@ impl Attached {
         }
         let mut child = command
             .spawn()
-            .with_context(|| format!("cannot start {}", tool.name()))?;
+            .with_context(|| format!("cannot start {name}"))?;
         let lines: Box<dyn BufRead + Send> = match (child.stdout.take(), child.stderr.take()) {
             (Some(out), _) => Box::new(BufReader::new(out)),
             (_, Some(err)) => Box::new(BufReader::new(err)),
@@ -147,28 +212,25 @@ impl Attached {
         });
         let mut said = Vec::new();
         while !said.last().is_some_and(|line: &String| line.contains(sign)) {
-            match receiver.recv_timeout(Duration::from_secs(30)) {
+            match receiver.recv_timeout(Duration::from_secs(60)) {
                 Ok(line) => said.push(line),
                 Err(_) => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    bail!(
-                        "{} never said that it watches:\n{}",
-                        tool.name(),
-                        said.join("\n")
-                    );
+                    bail!("{name} never said that it watches:\n{}", said.join("\n"));
                 }
             }
         }
         let attach = started.elapsed();
+        std::thread::sleep(settle);
         let cpu_at_attach_s = cpu_of(child.id());
-        Ok(Some(Self {
+        Ok(Self {
             child,
             json,
             attach,
             watching_since: Instant::now(),
             cpu_at_attach_s,
-        }))
+        })
     }
 
     /// Ends the tool as Ctrl-C does and tells what it used.
