@@ -31,10 +31,13 @@ use crate::{
 const DRAIN: Duration = Duration::from_millis(250);
 /// Drains per interval of the aggregates.
 const DRAINS_PER_INTERVAL: u64 = 4;
-/// How often we look how many calls the job makes.
+/// How often we look how many calls the job makes, while they are very many; else at each drain.
 const LOOK: Duration = Duration::from_millis(40);
 /// How long the kernel counts our probes' run time, once per interval: counting costs the job a little.
 const COUNTING: Duration = Duration::from_millis(20);
+/// Intervals after which it does so only in every so many-th: by then the mean is known.
+const COUNTED_AT_FIRST: u64 = 10;
+const COUNTED_EVERY: u64 = 4;
 
 /// Whose the watched processes are.
 pub enum Job<'a> {
@@ -146,15 +149,19 @@ pub async fn until_done(
             _ = ticks.tick() => {
                 tick += 1;
                 live.drain_events();
+                if live.is_calm() {
+                    live.look_at_pace();
+                    looks.reset();
+                }
                 match tick % DRAINS_PER_INTERVAL {
                     0 => {
                         interval(live, output).await?;
                     }
-                    1 => count(live, switch.as_mut()).await,
+                    1 if counts(tick / DRAINS_PER_INTERVAL) => count(live, switch.as_mut()).await,
                     _ => {}
                 }
             }
-            _ = looks.tick() => {
+            _ = looks.tick(), if !live.is_calm() => {
                 live.look_at_pace();
                 continue;
             }
@@ -221,6 +228,11 @@ fn trainers(session: &Session) -> BTreeSet<u32> {
         .filter(|(_, role)| *role == Role::Trainer)
         .map(|(pid, _)| pid)
         .collect()
+}
+
+/// Whether the probes' run time is counted in an interval, by its number.
+fn counts(interval: u64) -> bool {
+    interval < COUNTED_AT_FIRST || interval.is_multiple_of(COUNTED_EVERY)
 }
 
 /// Measures what the probes cost, for a moment.

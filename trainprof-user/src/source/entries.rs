@@ -13,7 +13,7 @@ const QUIET: u32 = 6;
 const PERIOD: u32 = 23;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Decides at regular looks, some 40 ms apart.
+/// Decides at looks: some 40 ms apart while there are very many calls, 250 ms otherwise.
 #[derive(Debug, Default)]
 pub struct Entries {
     /// Kernel time and number of calls at the last look.
@@ -50,6 +50,11 @@ impl Entries {
         };
         self.hidden = self.refused || self.many.is_some_and(|looks| looks % PERIOD != PERIOD - 1);
         !self.hidden
+    }
+
+    /// Whether there are not very many calls: then looks may lie farther apart.
+    pub fn calm(&self) -> bool {
+        self.many.is_none()
     }
 
     /// Beginnings could not be shown: they stay hidden.
@@ -90,6 +95,7 @@ mod tests {
                 .all(|shown| *shown)
         );
         assert_eq!(entries.take_hidden(), 0);
+        assert!(entries.calm());
     }
 
     #[test]
@@ -107,6 +113,7 @@ mod tests {
         let (mut entries, mut now) = (Entries::default(), (0, 0));
         let shown = looks(&mut entries, &mut now, 1_000_000, 1 + 10 * PERIOD as usize);
         assert_eq!(shown[..2], [true, false], "the first look has no rate");
+        assert!(!entries.calm());
         assert_eq!(shown.iter().filter(|shown| **shown).count(), 1 + 10);
         assert_eq!(
             entries.take_hidden(),

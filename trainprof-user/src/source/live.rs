@@ -323,6 +323,11 @@ impl Live {
         }
     }
 
+    /// Whether the job does not make very many calls.
+    pub fn is_calm(&self) -> bool {
+        self.entries.calm()
+    }
+
     /// Looks how many calls the job makes, and decides whether their beginnings are shown until the next look.
     pub fn look_at_pace(&mut self) {
         let shown = self.entries.look(own::now().0, self.probes.pace());

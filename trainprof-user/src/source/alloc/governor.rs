@@ -198,7 +198,8 @@ pub struct Governor {
     costs: Option<Costs>,
     /// What was saved up, nanoseconds; may be negative.
     balance: f64,
-    began: bool,
+    /// Intervals so far.
+    intervals: u32,
     /// Over the last seconds: CPUs that the job uses, what the fixed costs take (both as nanoseconds a second), samples.
     job_rate: f64,
     fixed_rate: f64,
@@ -230,7 +231,7 @@ impl Governor {
             budget,
             costs: None,
             balance: 0.0,
-            began: false,
+            intervals: 0,
             job_rate: 0.0,
             fixed_rate: 0.0,
             sample_rate: 0.0,
@@ -275,7 +276,8 @@ impl Governor {
         self.totals.probes_ns += load.probes_ns;
         self.totals.own_ns += load.own_ns;
         let fixed = (load.probes_ns + load.own_ns) as f64;
-        let mix = if self.began {
+        // The first interval holds what is done once: it counts as spent, but says nothing of what follows.
+        let mix = if self.intervals > 1 {
             (load.seconds / 10.0).min(1.0)
         } else {
             1.0
@@ -288,13 +290,15 @@ impl Governor {
             *mean += mix * (now / load.seconds - *mean);
         }
         let earned = self.budget * load.job_cpu_ns as f64 - fixed;
-        if !self.began {
+        if self.intervals == 0 {
             self.balance += self.budget * self.job_rate.max(1e9) * ADVANCE_S;
-            self.began = true;
         }
         let most = self.budget * self.job_rate.max(1e9) * SAVED_S;
         self.balance = (self.balance + earned).clamp(-most, most);
-        self.decide_shed();
+        self.intervals += 1;
+        if self.intervals > 1 {
+            self.decide_shed();
+        }
     }
 
     /// Nanoseconds a second that are left for windows.
@@ -382,7 +386,7 @@ impl Governor {
     /// Whether a window may open now, and which. `random` is any number.
     pub fn decide(&mut self, now: KtimeNs, candidates: &[Candidate], random: u64) -> Option<Plan> {
         let costs = self.costs?;
-        if now < self.next_at || !self.began {
+        if now < self.next_at || self.intervals == 0 {
             return None;
         }
         let first = self.totals.windows == 0;

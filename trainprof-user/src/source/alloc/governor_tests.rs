@@ -188,6 +188,22 @@ fn nothing_opens_before_costs_are_known() {
 }
 
 #[test]
+fn what_is_done_once_is_no_reason_to_give_anything_up() {
+    let mut governor = Governor::new(0.01);
+    governor.calibrated(COSTS);
+    for own_ns in [80_000_000, 4_000_000, 4_000_000] {
+        governor.interval(&Load {
+            seconds: 1.0,
+            job_cpu_ns: SECOND,
+            own_ns,
+            ..Load::default()
+        });
+        assert!(!governor.shed().contains(&Shed::Windows));
+    }
+    assert_eq!(governor.totals.own_ns, 88_000_000, "but it was spent");
+}
+
+#[test]
 fn a_process_that_hardly_allocates_is_looked_at_seldom() {
     let mut governor = Governor::new(0.01);
     governor.calibrated(COSTS);
