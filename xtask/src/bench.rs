@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: what watching costs, measured side by side in the same rounds.
 
 mod alloc;
+mod empty;
 mod governor;
 mod job;
 mod loads;
@@ -18,6 +19,8 @@ pub fn run(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "overhead" => overhead::run(rest),
         Some((name, rest)) if name == "alloc" => alloc::run(rest),
         Some((name, rest)) if name == "governor" => governor::run(rest),
+        // What a benchmark starts to compare with.
+        Some((name, _)) if name == "empty" => empty::hold(),
         Some((name, _)) => {
             bail!("no benchmark is called {name}; there are: overhead, alloc, governor")
         }

@@ -11,6 +11,8 @@ const QUIET: u32 = 6;
 /// While hidden, beginnings are shown from one look to the next once in so many looks. Not a divisor of a second: the
 /// cost of the probes is measured once a second, and must not meet the same state each time.
 const PERIOD: u32 = 23;
+/// After so many looks at few calls, looks may lie farther apart.
+const CALM_AFTER: u32 = 25;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Decides at looks: some 40 ms apart while there are very many calls, 250 ms otherwise.
@@ -21,6 +23,8 @@ pub struct Entries {
     /// Looks since there came to be many; `None`: there are not.
     many: Option<u32>,
     quiet: u32,
+    /// Looks since there were many, or since the beginning.
+    calm: u32,
     hidden: bool,
     /// The kernel would not show them again.
     refused: bool,
@@ -48,13 +52,17 @@ impl Entries {
             Some(_) if self.quiet >= QUIET => None,
             many => many.map(|looks| looks.wrapping_add(1)),
         };
+        self.calm = match self.many {
+            None => self.calm.saturating_add(1),
+            Some(_) => 0,
+        };
         self.hidden = self.refused || self.many.is_some_and(|looks| looks % PERIOD != PERIOD - 1);
         !self.hidden
     }
 
-    /// Whether there are not very many calls: then looks may lie farther apart.
+    /// Whether there have not been very many calls for a while: then looks may lie farther apart.
     pub fn calm(&self) -> bool {
-        self.many.is_none()
+        self.calm >= CALM_AFTER
     }
 
     /// Beginnings could not be shown: they stay hidden.

@@ -23,7 +23,7 @@ struct Options {
     /// Loads, by name and comma: jpeg, tiny, yield, futex, pipe, bystander-getppid, bystander-files, bystander-switches
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// Tools beside the bare job: trainprof, bpftrace, strace
+    /// Tools beside the bare job: empty, trainprof, bpftrace, strace
     #[arg(long, value_delimiter = ',')]
     tools: Vec<String>,
     /// Multiplies the work of every run

@@ -15,17 +15,25 @@ use serde_json::Value;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tool {
     Bare,
+    Empty,
     Trainprof,
     Bpftrace,
     Strace,
 }
 
 impl Tool {
-    pub const ALL: [Self; 4] = [Self::Bare, Self::Trainprof, Self::Bpftrace, Self::Strace];
+    pub const ALL: [Self; 5] = [
+        Self::Bare,
+        Self::Empty,
+        Self::Trainprof,
+        Self::Bpftrace,
+        Self::Strace,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
+            Self::Empty => "empty",
             Self::Trainprof => "trainprof",
             Self::Bpftrace => "bpftrace",
             Self::Strace => "strace",
@@ -36,6 +44,9 @@ impl Tool {
     pub fn command(self) -> &'static str {
         match self {
             Self::Bare => "nothing attached",
+            Self::Empty => {
+                "programs that return at once at sys_exit, sched_switch and sched_waking: the least that watching can cost"
+            }
             Self::Trainprof => "`trainprof attach PID -o REC --json FILE`",
             Self::Bpftrace => "`bpftrace xtask/bench/loader.bt PID`",
             Self::Strace => "`strace -f -c -p PID`",
@@ -44,7 +55,7 @@ impl Tool {
 
     pub fn version(self) -> Option<String> {
         let output = match self {
-            Self::Bare | Self::Trainprof => return None,
+            Self::Bare | Self::Empty | Self::Trainprof => return None,
             Self::Bpftrace => Command::new("bpftrace").arg("--version").output(),
             Self::Strace => Command::new("strace").arg("-V").output(),
         };
@@ -152,6 +163,11 @@ impl Attached {
     pub fn start(tool: Tool, pid: u32, paths: &Paths) -> Result<Option<Self>> {
         let launch = match tool {
             Tool::Bare => return Ok(None),
+            Tool::Empty => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(["bench", "empty"]);
+                Launch::new(tool.name(), command, "watching").on_stdout()
+            }
             Tool::Trainprof => Launch::trainprof(tool.name(), paths, pid),
             Tool::Bpftrace => {
                 let mut command = Command::new("bpftrace");
