@@ -296,35 +296,47 @@ fn when_asked(facts: &Facts, cast: &Cast, scene: &Scene, tid: u32, writes: Vec<u
 /// Leaves out loaders that serve another phase: their steps are of another length and they take less time. What is left:
 /// pipes, and times of the messages on them.
 fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
-    let mut loaders: Vec<(u64, u64, (u64, Vec<u64>))> = by_pipe
+    let mut loaders: Vec<Loader> = by_pipe
         .into_iter()
         .map(|(pipe, times)| {
             let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
             gaps.sort_unstable();
-            let usual = gaps.get(gaps.len() / 2).copied().unwrap_or(0);
-            let length = times[times.len() - 1] - times[0];
-            (usual.max(1), length, (pipe, times))
+            Loader {
+                pipe,
+                usual: gaps.get(gaps.len() / 2).copied().unwrap_or(0).max(1),
+                length: times[times.len() - 1] - times[0],
+                times,
+            }
         })
         .collect();
-    loaders.sort_by_key(|(usual, _, _)| *usual);
+    loaders.sort_by_key(|loader| loader.usual);
     let split = loaders
         .windows(2)
-        .position(|pair| pair[1].0 as f64 >= OTHER_PHASE * pair[0].0 as f64);
-    let kept: Vec<(u64, Vec<u64>)> = match split {
+        .position(|pair| pair[1].usual as f64 >= OTHER_PHASE * pair[0].usual as f64);
+    if let Some(at) = split {
         // Both phases came up at least twice, or both lasted: else it is one loader that changed its pace.
-        Some(at) => {
-            let (fast, slow) = loaders.split_at(at + 1);
-            let time =
-                |group: &[(u64, u64, (u64, Vec<u64>))]| group.iter().map(|g| g.1).sum::<u64>();
-            let chosen = if time(fast) > time(slow) { fast } else { slow };
-            chosen.iter().map(|(_, _, of)| of.clone()).collect()
+        let slow = loaders.split_off(at + 1);
+        let time = |group: &[Loader]| group.iter().map(|loader| loader.length).sum::<u64>();
+        if time(&loaders) <= time(&slow) {
+            loaders = slow;
         }
-        None => loaders.into_iter().map(|(_, _, of)| of).collect(),
-    };
-    let pipes = kept.iter().map(|(pipe, _)| *pipe).collect();
-    let mut out: Vec<u64> = kept.into_iter().flat_map(|(_, times)| times).collect();
+    }
+    let pipes = loaders.iter().map(|loader| loader.pipe).collect();
+    let mut out: Vec<u64> = loaders
+        .into_iter()
+        .flat_map(|loader| loader.times)
+        .collect();
     out.sort_unstable();
     (pipes, out)
+}
+
+/// Messages that came through one pipe.
+struct Loader {
+    pipe: u64,
+    /// Time between two of them, and from the first to the last, ns.
+    usual: u64,
+    length: u64,
+    times: Vec<u64>,
 }
 
 /// Requests step by step: those in advance left out. Where fewer are left than batches were taken, epochs ended:
