@@ -26,6 +26,8 @@ const NOTED: u32 = bit(Op::Open)
     | bit(Op::CopyOut)
     | bit(Op::Mmap)
     | bit(Op::Munmap)
+    | bit(Op::Brk)
+    | bit(Op::Mremap)
     | bit(Op::UringRead)
     | bit(Op::UringWrite);
 

@@ -7,7 +7,7 @@
 
 use super::{demand::Demand, kind::Kind};
 
-/// How exactly times of one run tell those of another one.
+/// How exactly times of one run tell those of another one, at best.
 const EXACT: f64 = 1.02;
 /// When all CPUs of the host become free but for what is left, that gets faster by this part: it shares caches,
 /// memory, clock and, with threads of one core, the core itself with what is gone. Measured on two threads of one core.
@@ -35,6 +35,8 @@ pub struct Terms {
     pub host_cpus: f64,
     /// The GPU's busy time; 0 without one.
     pub gpu_busy: f64,
+    /// The mean own time of a step by that in undisturbed stretches of the watch, ≥ 1: [`super::pace`]. 0: not known.
+    pub pace: f64,
 }
 
 /// The factor by which the job could be faster at most, ≥ 1.
@@ -71,7 +73,7 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
     if least <= 0.0 {
         return f64::INFINITY;
     }
-    (terms.wall / least * EXACT * (1.0 + RELIEF * relief(kind, terms))).max(1.0)
+    (terms.wall / least * EXACT.max(terms.pace) * (1.0 + RELIEF * relief(kind, terms))).max(1.0)
 }
 
 /// Share (0–1) of the host's CPU time that is free when the cause is gone.

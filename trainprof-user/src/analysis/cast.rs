@@ -8,6 +8,7 @@ use super::{
     facts::Facts,
     locks::{Lock, LockId, lock_of},
     room::{interprets, room, together},
+    spans::{overlap, union},
     timeline::line,
 };
 use crate::session::{
@@ -19,6 +20,8 @@ use crate::session::{
 /// A thread that the step thread starts anew at least this often, for each time that it waits for it, works on
 /// the step thread's behalf: a thread of a parallel region.
 const DRIVEN: f64 = 0.5;
+/// A thread that is idle for this share of the step thread's own time, until that one wakes it, is called for each piece.
+const CALLED: f64 = 0.8;
 /// A thread without input of its own makes batches only when the step thread waits for it at least this share
 /// of the time, and this long (ns) on average: the end of a parallel region is waited for in shorter pieces.
 const WAITED_FOR: f64 = 0.1;
@@ -139,7 +142,8 @@ fn loader_threads(
                 && (from_step.count as f64) < DRIVEN * to_step.count as f64
                 && to_step.ns as f64 >= WAITED_FOR * facts.walkable_ns() as f64
                 && to_step.ns / to_step.count >= MIN_WAIT_NS
-                && busy(session, *tid);
+                && busy(session, *tid)
+                && !called(facts, locks, *tid, step_tid);
             input || undriven
         })
         .collect();
@@ -172,6 +176,41 @@ fn loader_threads(
     }
 }
 
+/// Whether a thread is idle until the step thread calls it, while that one works: it does a part of the step in turn with it
+/// and makes nothing in advance. Counting wakes alone does not tell: the interpreter's lock may add one to each.
+fn called(facts: &Facts, locks: &BTreeMap<LockId, Lock>, tid: u32, step_tid: u32) -> bool {
+    let pid = facts.pid(tid);
+    let stalls = union(
+        facts
+            .items(step_tid)
+            .iter()
+            .filter(|item| item.waker.tid != step_tid && facts.pid(item.waker.tid) == pid)
+            .map(|item| (item.from, item.to))
+            .collect(),
+    );
+    let idle = union(
+        facts
+            .items(tid)
+            .iter()
+            .filter(|item| item.waker.tid == step_tid && handed_over(item.kind()))
+            .filter(|item| lock_of(locks, facts, tid, line(&item.object)).is_none())
+            .map(|item| (item.from, item.woken))
+            .collect(),
+    );
+    let length = |set: &[(u64, u64)]| set.iter().map(|(from, to)| to - from).sum::<u64>();
+    let in_stalls: u64 = idle
+        .iter()
+        .map(|(from, to)| overlap(&stalls, *from, *to))
+        .sum();
+    let working = facts.walkable_ns().saturating_sub(length(&stalls));
+    let asleep = length(&idle) - in_stalls;
+    // Busy also while the step thread works, it would be behind; busy mostly then, ahead.
+    let alone = working.saturating_sub(asleep);
+    let waited_for = length(&stalls).saturating_sub(in_stalls);
+    asleep as f64 >= CALLED * working as f64
+        && waited_for as f64 >= CALLED * (waited_for + alone) as f64
+}
+
 /// Threads of the interpreter that wait for room most of the time: they are ahead of the step thread. What they
 /// write tells those apart that the step thread hands something to.
 fn ahead(facts: &Facts, locks: &BTreeMap<LockId, Lock>, own: &[u32], step_tid: u32) -> Vec<u32> {
@@ -183,7 +222,7 @@ fn ahead(facts: &Facts, locks: &BTreeMap<LockId, Lock>, own: &[u32], step_tid: u
             let activity = &thread.activity;
             activity.file_write_bytes + activity.socket_write_bytes + activity.pipe_write_bytes > 0
         });
-        if writes || !busy(facts.session, *tid) {
+        if writes || !busy(facts.session, *tid) || called(facts, locks, *tid, step_tid) {
             continue;
         }
         let of_thread = room(facts, locks, *tid, step_tid);

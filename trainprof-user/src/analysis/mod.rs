@@ -13,6 +13,7 @@ pub mod idle;
 pub mod kind;
 pub mod locks;
 pub mod memory;
+pub mod pace;
 pub mod phases;
 pub mod pulse;
 pub mod room;
@@ -241,6 +242,9 @@ fn trainer(
         } else {
             0.0
         },
+        pace: steps
+            .as_ref()
+            .map_or(0.0, |steps| pace::pace(steps, &walked.stalls)),
         ..Terms::default()
     };
     Trainer {

@@ -28,6 +28,12 @@ const LONGEST: f64 = 20.0;
 const MOST_PER_S: f64 = 1500.0;
 /// Kinds whose numbers of steps differ by this part or less agree.
 const AGREE: f64 = 0.03;
+/// The C library moves the heap's end by what is asked for and 128 KiB to spare (`M_TOP_PAD`, mallopt(3)). By twice that only
+/// when a single allocation was greater than what was spare, so that each one of that size moves it; for smaller ones it moves
+/// every few allocations, and so every few steps.
+const ONE_ALLOCATION: u64 = 256 * 1024;
+/// Allocators that take memory from the kernel in pieces of their own sizes, whatever is asked for.
+const IN_PIECES: [&str; 3] = ["jemalloc", "tcmalloc", "mimalloc"];
 /// Kinds that are so much rarer are events of their own, such as logs and epochs.
 const RARER: f64 = 16.0;
 
@@ -41,10 +47,15 @@ pub struct Pulse {
 pub fn pulse(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> Option<Pulse> {
     let mut kinds = BTreeMap::<(u8, u8, u64, u32), Vec<u64>>::new();
     let mut noted = 0_usize;
+    let pieces = in_pieces(facts, tid);
     for touch in facts.touches(tid) {
         noted += 1;
         let at = touch.at.0;
         if !counts(touch.op, touch.object.class) || overlap(without, at, at + 1) > 0 {
+            continue;
+        }
+        let moves_heap = touch.op == Op::Brk.number();
+        if moves_heap && (pieces || touch.bytes < ONE_ALLOCATION) {
             continue;
         }
         let object = match touch.object.fileset {
@@ -53,10 +64,12 @@ pub fn pulse(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> Option<Pulse> {
         };
         // Memory has no identity: its size stands for it.
         let size = match Class::try_from(touch.object.class) {
+            // There is one heap; what is to spare makes its moves differ.
+            Ok(Class::Memory) if moves_heap => 0,
             Ok(Class::Memory) => touch.bytes.max(1).ilog2(),
             _ => 0,
         };
-        let object = if size > 0 { 0 } else { object };
+        let object = if size > 0 || moves_heap { 0 } else { object };
         kinds
             .entry((touch.op, touch.object.class, object, size))
             .or_default()
@@ -83,6 +96,20 @@ pub fn pulse(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> Option<Pulse> {
         times: found.swap_remove(0),
         kinds,
     })
+}
+
+/// Whether the thread's process has an allocator that asks the kernel for pieces of its own sizes.
+fn in_pieces(facts: &Facts, tid: u32) -> bool {
+    facts
+        .pid(tid)
+        .and_then(|pid| facts.session.processes.get(&pid))
+        .and_then(|process| process.seen.frameworks.as_ref())
+        .is_some_and(|frameworks| {
+            frameworks
+                .libraries
+                .iter()
+                .any(|(name, _)| IN_PIECES.contains(&name.as_str()))
+        })
 }
 
 fn counts(op: u8, class: u8) -> bool {

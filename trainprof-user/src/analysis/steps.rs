@@ -15,7 +15,10 @@ use super::{
     timeline::line,
     walk::{HopKind, Walked},
 };
-use crate::{record::fact::GpuCallKind, session::kind::WaitKind};
+use crate::{
+    record::fact::{GpuCallKind, ObjectFact},
+    session::kind::WaitKind,
+};
 
 /// Reads of one message on a pipe that follow each other within this time are one hand-over.
 const ONE_MESSAGE_NS: u64 = 400_000;
@@ -128,7 +131,7 @@ impl Steps {
 /// Finds the steps; `None` where there is no clock.
 pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     let candidates = [
-        from_workers(facts, cast),
+        from_workers(facts, cast, scene),
         from_gpu(facts, cast),
         from_queue(facts, cast, scene),
         from_own_batches(facts, scene),
@@ -142,16 +145,17 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
 }
 
 /// Batches from worker processes: asked for by a write on a pipe, handed over by a message on another.
-fn from_workers(facts: &Facts, cast: &Cast) -> Option<Steps> {
+fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     if cast.workers.is_empty() {
         return None;
     }
     let handed = hand_overs(facts, cast);
-    let requests = requests(facts, cast);
-    let taken = training_only(handed);
+    let requests = requests(facts, cast, scene);
+    let (pipes, taken) = training_only(handed);
     if taken.len() < MIN_STEPS {
         return None;
     }
+    let asked = |steps: Steps| from_asking(facts, cast, &pipes, steps);
     let close = |a: usize, b: usize, slack: usize| a.abs_diff(b) <= slack + a.max(b) / 10;
     let outstanding = 4 * cast.workers.len();
     let inside: Vec<u64> = match (taken.first(), taken.last()) {
@@ -166,11 +170,48 @@ fn from_workers(facts: &Facts, cast: &Cast) -> Option<Steps> {
         let times = step_by_step(&inside, &taken);
         // Short epochs: what is asked for in advance cannot be told from the rest.
         if times.len() > taken.len() + taken.len() / 50 + 1 {
-            return Some(build(facts, Clock::BatchHandOver, taken, None));
+            return Some(asked(build(facts, Clock::BatchHandOver, taken, None)));
         }
-        return Some(build(facts, Clock::BatchRequests, times, Some(taken.len())));
+        return Some(asked(build(
+            facts,
+            Clock::BatchRequests,
+            times,
+            Some(taken.len()),
+        )));
     }
-    Some(build(facts, Clock::BatchHandOver, taken, None))
+    Some(asked(build(facts, Clock::BatchHandOver, taken, None)))
+}
+
+/// Moves each step's beginning to where the step thread began to wait for its batch on one of the pipes, or to read it: when it
+/// has the batch it asks for another, so that waiting and reading would count to the step before.
+fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps {
+    let theirs =
+        |object: &ObjectFact| object.class == Class::Pipe as u8 && pipes.contains(&object.id);
+    let reads = facts
+        .touches(cast.step_tid)
+        .iter()
+        .filter(|touch| touch.op == Op::Read.number() && theirs(&touch.object))
+        .map(|touch| touch.at.0);
+    let mut waits: Vec<u64> = facts
+        .items(cast.step_tid)
+        .iter()
+        .filter(|item| theirs(&item.object))
+        .map(|item| item.from)
+        .chain(reads)
+        .collect();
+    waits.sort_unstable();
+    let begin = |before: u64, at: u64| {
+        let next = waits.partition_point(|from| *from <= before);
+        waits.get(next).map_or(at, |from| at.min(*from))
+    };
+    let mut before = facts.spans.first().map_or(0, |span| span.0);
+    let mut spans = Vec::with_capacity(steps.spans.len());
+    for (from, to) in steps.spans {
+        spans.push((begin(before, from), begin(from, to)));
+        before = from;
+    }
+    spans.retain(|(from, to)| to > from);
+    Steps { spans, ..steps }
 }
 
 /// Messages that threads of the trainer took from pipes, by pipe.
@@ -202,55 +243,100 @@ fn hand_overs(facts: &Facts, cast: &Cast) -> BTreeMap<u64, Vec<u64>> {
     out
 }
 
-/// Writes of the trainer's own threads, other than those that make batches, on pipes.
-fn requests(facts: &Facts, cast: &Cast) -> Vec<u64> {
+/// Writes of the trainer's own threads, other than those that make batches, on pipes: each at the time when the step thread
+/// asked for it.
+fn requests(facts: &Facts, cast: &Cast, scene: &Scene) -> Vec<u64> {
     let mut out = Vec::new();
     for (tid, touches) in facts.touching_threads() {
         if facts.pid(tid) != Some(cast.trainer) || cast.loader_threads.contains(&tid) {
             continue;
         }
-        out.extend(
-            touches
-                .iter()
-                .filter(|touch| {
-                    touch.op == Op::Write.number() && touch.object.class == Class::Pipe as u8
-                })
-                .map(|touch| touch.at.0),
-        );
+        let writes: Vec<u64> = touches
+            .iter()
+            .filter(|touch| {
+                touch.op == Op::Write.number() && touch.object.class == Class::Pipe as u8
+            })
+            .map(|touch| touch.at.0)
+            .collect();
+        out.extend(when_asked(facts, cast, scene, tid, writes));
     }
     out.sort_unstable();
     out
 }
 
-/// Leaves out loaders that serve another phase: their steps are of another length and they take less time.
-fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> Vec<u64> {
-    let mut loaders: Vec<(u64, u64, Vec<u64>)> = by_pipe
-        .into_values()
-        .map(|times| {
+/// A helper thread that writes for the step thread does so late: it has to get a CPU and the interpreter's lock first, which
+/// the step thread holds while it computes. So its write counts from when the step thread ended its longest sleep since the
+/// write before.
+fn when_asked(facts: &Facts, cast: &Cast, scene: &Scene, tid: u32, writes: Vec<u64>) -> Vec<u64> {
+    if tid == cast.step_tid {
+        return writes;
+    }
+    let sleeps: Vec<(u64, u64)> = facts
+        .items(tid)
+        .iter()
+        .filter(|item| item.waker.tid == cast.step_tid && item.kind() == WaitKind::Futex)
+        .filter(|item| lock_of(scene.locks, facts, tid, line(&item.object)).is_none())
+        .map(|item| (item.from, item.woken))
+        .collect();
+    let mut before = 0;
+    writes
+        .into_iter()
+        .map(|at| {
+            let first = sleeps.partition_point(|(from, _)| *from < before);
+            before = at;
+            sleeps[first..]
+                .iter()
+                .take_while(|(_, woken)| *woken <= at)
+                .max_by_key(|(from, woken)| woken - from)
+                .map_or(at, |(_, woken)| *woken)
+        })
+        .collect()
+}
+
+/// Leaves out loaders that serve another phase: their steps are of another length and they take less time. What is left:
+/// pipes, and times of the messages on them.
+fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
+    let mut loaders: Vec<Loader> = by_pipe
+        .into_iter()
+        .map(|(pipe, times)| {
             let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
             gaps.sort_unstable();
-            let usual = gaps.get(gaps.len() / 2).copied().unwrap_or(0);
-            let length = times[times.len() - 1] - times[0];
-            (usual.max(1), length, times)
+            Loader {
+                pipe,
+                usual: gaps.get(gaps.len() / 2).copied().unwrap_or(0).max(1),
+                length: times[times.len() - 1] - times[0],
+                times,
+            }
         })
         .collect();
-    loaders.sort_by_key(|(usual, _, _)| *usual);
+    loaders.sort_by_key(|loader| loader.usual);
     let split = loaders
         .windows(2)
-        .position(|pair| pair[1].0 as f64 >= OTHER_PHASE * pair[0].0 as f64);
-    let kept: Vec<Vec<u64>> = match split {
+        .position(|pair| pair[1].usual as f64 >= OTHER_PHASE * pair[0].usual as f64);
+    if let Some(at) = split {
         // Both phases came up at least twice, or both lasted: else it is one loader that changed its pace.
-        Some(at) => {
-            let (fast, slow) = loaders.split_at(at + 1);
-            let time = |group: &[(u64, u64, Vec<u64>)]| group.iter().map(|g| g.1).sum::<u64>();
-            let chosen = if time(fast) > time(slow) { fast } else { slow };
-            chosen.iter().map(|(_, _, times)| times.clone()).collect()
+        let slow = loaders.split_off(at + 1);
+        let time = |group: &[Loader]| group.iter().map(|loader| loader.length).sum::<u64>();
+        if time(&loaders) <= time(&slow) {
+            loaders = slow;
         }
-        None => loaders.into_iter().map(|(_, _, times)| times).collect(),
-    };
-    let mut out: Vec<u64> = kept.into_iter().flatten().collect();
+    }
+    let pipes = loaders.iter().map(|loader| loader.pipe).collect();
+    let mut out: Vec<u64> = loaders
+        .into_iter()
+        .flat_map(|loader| loader.times)
+        .collect();
     out.sort_unstable();
-    out
+    (pipes, out)
+}
+
+/// Messages that came through one pipe.
+struct Loader {
+    pipe: u64,
+    /// Time between two of them, and from the first to the last, ns.
+    usual: u64,
+    length: u64,
+    times: Vec<u64>,
 }
 
 /// Requests step by step: those in advance left out. Where fewer are left than batches were taken, epochs ended:

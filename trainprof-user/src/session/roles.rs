@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainprof_common::thread::WakerKind;
+use trainprof_common::{arch, thread::WakerKind};
 
 use super::{
     Session, Thread,
@@ -39,6 +39,11 @@ const LISTENER: f64 = 0.01;
 /// Of processes that nothing is handed between, the one nearest the root with at least this share of the CPU
 /// time of the busiest one is the trainer.
 const MIN_OF_BUSIEST: f64 = 0.2;
+
+/// Calls that wait for the other side to take what is written.
+const WRITES: [&str; 7] = [
+    "write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile",
+];
 
 /// The role of every process.
 ///
@@ -161,7 +166,10 @@ pub fn hand_overs(session: &Session) -> BTreeMap<(u32, u32), u64> {
                     | WaitKind::Futex
                     | WaitKind::Other
             );
+            // Who takes what a thread writes gives it room, and nothing else.
+            let for_room = WRITES.contains(&arch::syscall_name(id.nr).unwrap_or(""));
             if handed
+                && !for_room
                 && let Some(from) = waker_process(session, id.waker.kind, id.waker.tid)
                 && from != thread.pid
             {

@@ -3,7 +3,7 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    stories::TRAINER,
+    stories::{DATA_PIPE, TRAINER, job, stall},
     tale::{By, FSYNC, FUTEX, On, Tale},
 };
 use crate::{
@@ -89,6 +89,38 @@ fn threads_of_a_parallel_region_are_no_clock() {
 }
 
 #[test]
+fn a_thread_that_does_a_part_of_each_step_is_no_loader() {
+    // 10 ms of the trainer, then 15 ms of the helper that it calls. Two wakes end each wait: work done, lock given up.
+    let mut tale = alone();
+    tale.thread(TRAINER, LOADER);
+    let step = 25.3;
+    for turn in 0..300 {
+        let now = f64::from(turn) * step;
+        let wait = |tale: &mut Tale, tid, from: f64, to: f64, on, by| {
+            tale.wait(
+                tid,
+                now + from,
+                now + to,
+                FUTEX,
+                On::Futex(on),
+                By::Thread(by),
+            );
+        };
+        wait(&mut tale, TRAINER, 10.0, 25.0, 0x20_000, LOADER);
+        wait(&mut tale, TRAINER, 25.05, 25.2, 0x30_000, LOADER);
+        wait(&mut tale, LOADER, 25.2, step + 10.0, 0x10_000, TRAINER);
+        tale.sample(TRAINER, now + 5.0, MODEL);
+        tale.sample(LOADER, now + 15.0, MODEL);
+        tale.sample(LOADER, now + 24.0, PYTHON);
+    }
+    let analysis = analyse(&tale.session(300.0 * step));
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    assert!(trainer.cast.loader_threads.is_empty());
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "compute", "{}", verdict.summary);
+}
+
+#[test]
 fn several_calls_in_each_step_are_one_step() {
     // Three maps of a size 5 ms apart, then 20 ms of computing.
     let mut tale = alone();
@@ -160,6 +192,100 @@ fn checkpoints_are_no_steps() {
         tale.touch(TRAINER, begin + 390.0, Op::Fsync, Class::File, 3, 0);
     }
     assert!(steps(&tale, 12_000.0).is_none());
+}
+
+/// Moves of the heap's end, one every 30 ms or so.
+fn heap(tale: &mut Tale, moves: u32, bytes: u64) -> f64 {
+    let mut now = 0.0;
+    for step in 0..moves {
+        now += uneven(step, 30.0);
+        tale.touch(TRAINER, now, Op::Brk, Class::Memory, 0, bytes);
+    }
+    now
+}
+
+#[test]
+fn a_heap_that_grows_by_what_each_step_keeps_has_a_clock() {
+    let mut tale = alone();
+    let now = heap(&mut tale, 200, 400 << 10);
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::OwnCalls);
+    let count = found.spans.len();
+    assert!(count.abs_diff(199) <= 1, "{count}");
+}
+
+#[test]
+fn a_heap_that_grows_by_what_is_spare_has_none() {
+    // Small allocations: the heap's end moves when the spare memory is used up, whenever that is.
+    let mut tale = alone();
+    let now = heap(&mut tale, 200, 132 << 10);
+    assert!(steps(&tale, now).is_none(), "small allocations");
+    let mut tale = alone();
+    tale.library(TRAINER, "tcmalloc");
+    let now = heap(&mut tale, 200, 1 << 20);
+    assert!(steps(&tale, now).is_none(), "an allocator's own pieces");
+}
+
+#[test]
+fn a_step_begins_where_its_batch_is_waited_for() {
+    // Batches come in threes, the first of each late: waits of 100 ms, then none; work of 20 ms after a wait, else 10.
+    let mut tale = job(2);
+    let mut now = 0.0;
+    for _ in 0..60 {
+        for (wait, work) in [(100.0, 20.0), (0.0, 10.0), (0.0, 10.0)] {
+            if wait > 0.0 {
+                stall(&mut tale, now, now + wait, 201);
+            } else {
+                tale.touch(TRAINER, now, Op::Read, Class::Pipe, DATA_PIPE, 4);
+            }
+            now += wait + work;
+        }
+    }
+    let found = steps(&tale, now).expect("steps");
+    let lengths = found.lengths();
+    let near = |ms: f64| {
+        lengths
+            .iter()
+            .filter(|ns| (**ns as f64 / 1e6 - ms).abs() < 1.0)
+            .count()
+    };
+    // Counted from batch to batch there would be steps of 20, 10 and 110 ms.
+    assert!(near(20.0) + near(110.0) <= 1, "{lengths:?}");
+    assert!(near(120.0) >= 58 && near(10.0) >= 118, "{lengths:?}");
+}
+
+#[test]
+fn a_request_counts_from_when_it_was_made() {
+    // The helper threads that write requests get a CPU at once, or only just before the next step.
+    let mut tale = job(2);
+    tale.thread(TRAINER, LOADER).thread(TRAINER, LOADER + 1);
+    for step in 0..200_u32 {
+        let now = 20.0 + 10.0 * f64::from(step);
+        let (helper, late) = (LOADER + step % 2, if step % 2 == 0 { 9.8 } else { 0.1 });
+        stall(&mut tale, now - 0.3, now, 201 + step % 2);
+        tale.wait(
+            helper,
+            now - 9.0,
+            now,
+            FUTEX,
+            On::Futex(0x10_000 * u64::from(helper)),
+            By::Thread(TRAINER),
+        );
+        tale.touch(
+            helper,
+            now + late,
+            Op::Write,
+            Class::Pipe,
+            88 + u64::from(step % 2),
+            40,
+        );
+    }
+    let found = steps(&tale, 2020.0).expect("steps");
+    assert_eq!(found.clock, Clock::BatchRequests);
+    let count = found.spans.len();
+    assert!(count.abs_diff(199) <= 2, "{count}");
+    let p50 = found.quantile_ns(0.5) as f64 / 1e6;
+    assert!((p50 - 10.0).abs() < 0.1, "{p50}");
 }
 
 /// A trainer that makes its batches itself, in a library that nobody knows. `clocks`: ms between samples of each.

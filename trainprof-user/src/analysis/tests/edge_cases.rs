@@ -4,7 +4,7 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     stories::{TRAINER, batch, feeder, job, read_bound, stall},
-    tale::{By, FUTEX, On, POLL, READ, RECV, SLEEP, Tale, at},
+    tale::{By, FUTEX, On, POLL, READ, RECV, SLEEP, Tale, WRITE, at},
 };
 use crate::analysis::{Kind, Trainer, analyse, locks::LockId, walk::What};
 
@@ -512,4 +512,26 @@ fn what_lies_before_the_watch_is_not_told() {
             .iter()
             .all(|piece| piece.from >= at(0.0))
     );
+}
+
+#[test]
+fn a_process_that_takes_what_the_trainer_writes_is_no_worker() {
+    // A program that reads the log, and is slow at it.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).process(201, TRAINER);
+    for step in 0..100 {
+        let now = f64::from(step) * 50.0;
+        tale.wait(
+            TRAINER,
+            now + 10.0,
+            now + 50.0,
+            WRITE,
+            On::Pipe(9),
+            By::Thread(201),
+        );
+    }
+    let analysis = analyse(&tale.session(5000.0));
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    assert_eq!(trainer.cast.trainer, TRAINER);
+    assert!(trainer.cast.workers.is_empty(), "{:?}", trainer.cast.roles);
 }

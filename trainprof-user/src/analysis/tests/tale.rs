@@ -26,6 +26,7 @@ const MS: u64 = 1_000_000;
 pub const FUTEX: i16 = 202;
 pub const POLL: i16 = 7;
 pub const READ: i16 = 0;
+pub const WRITE: i16 = 1;
 pub const FSYNC: i16 = 74;
 pub const RECV: i16 = 45;
 pub const SLEEP: i16 = 230;
@@ -84,6 +85,15 @@ impl Tale {
             frameworks: None,
         });
         self.thread(pid, pid)
+    }
+
+    /// A library that a process has loaded.
+    pub fn library(&mut self, pid: u32, name: &str) -> &mut Self {
+        for process in self.processes.iter_mut().filter(|seen| seen.pid == pid) {
+            let facts = process.frameworks.get_or_insert_with(Default::default);
+            facts.libraries.push((name.to_owned(), None));
+        }
+        self
     }
 
     pub fn thread(&mut self, pid: u32, tid: u32) -> &mut Self {
