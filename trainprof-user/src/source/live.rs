@@ -9,7 +9,7 @@ use std::{
 };
 
 use trainprof_common::{
-    event::{FAULT_IN_KERNEL, FAULT_WRITE_TO_SHARED},
+    event::{EXIT_OUT_OF_MEMORY, FAULT_IN_KERNEL, FAULT_WRITE_TO_SHARED},
     loss::Loss,
     op::Class,
     thread::ThreadState,
@@ -423,11 +423,15 @@ impl Live {
             },
             Event::Exit(exit) => {
                 self.alive.remove(&exit.tid);
+                let at = KtimeNs(exit.at);
                 self.out.push(Record::Exit {
-                    at: KtimeNs(exit.at),
+                    at,
                     pid: exit.tgid,
                     tid: exit.tid,
                 });
+                if exit.flags & EXIT_OUT_OF_MEMORY != 0 {
+                    self.out.push(Record::OutOfMemory { at, pid: exit.tgid });
+                }
             }
             Event::Sample(sample) => self.places.add(sample, &mut self.out),
             Event::Fault(fault) => self.fault(fault),
