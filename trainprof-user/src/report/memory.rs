@@ -156,7 +156,8 @@ fn processes(session: &Session, top: usize) -> Vec<MemoryProcess> {
                     let of = growers
                         .iter()
                         .filter(|g| g.pid == *pid && g.which == Which::Anonymous);
-                    round(of.map(|g| g.growth.slope).sum(), 1)
+                    // An empty sum is -0.
+                    round(of.map(|g| g.growth.slope).sum::<f64>() + 0.0, 1)
                 }),
                 faults: faults(session, *pid),
                 cpu: cpu(session, *pid),
