@@ -119,21 +119,11 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
     } else {
         &[]
     };
-    rates_of_are_right(name, "allocate-shared", (24, leak), preload, allocator);
-}
-
-fn rates_of_are_right(
-    name: &str,
-    what: &str,
-    (seconds, extra): (u32, &[&str]),
-    preload: Option<&str>,
-    allocator: &str,
-) {
     let Some(_turn) = root_test(name) else { return };
     if left_out_in_vm(name, "a steady clock") {
         return;
     }
-    let mut workload = built(what, seconds, extra, preload);
+    let mut workload = workload(24, leak, preload);
     let pid = workload.pid();
     let text = Text::of(pid, allocator);
     let before = text.bytes();
@@ -166,8 +156,8 @@ fn rates_of_are_right(
     // Three of four calls come from one function.
     let site = report.at("/memory/sites/0");
     assert_eq!(site["function"], "quick", "{site:?}");
-    assert_eq!(site["module"], what, "{site:?}");
-    if !extra.is_empty() {
+    assert_eq!(site["module"], "allocate-shared", "{site:?}");
+    if !leak.is_empty() {
         kept_is_right(&report, f64_at(&truth, "/leaked_per_s"));
     }
     close(
@@ -235,12 +225,40 @@ fn musl_is_counted_right() {
     if !has_tool("musl-gcc") {
         return skip(name, "no musl-gcc: `cargo xtask setup --test`");
     }
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a steady clock") {
+        return;
+    }
     // Its loader is its C library; linked statically, the program itself has the allocator.
-    for (what, allocator) in [
+    let builds = [
         ("allocate-musl", "libc.so"),
         ("allocate-musl-static", "allocate-musl-static"),
-    ] {
-        rates_of_are_right(name, what, (12, &[]), None, allocator);
+    ];
+    let mut jobs = builds.map(|(what, _)| built(what, 16, &[], None));
+    let other = jobs[1].pid().to_string();
+    let watch = Watch::attach(jobs[0].pid(), &options(&[&other]));
+    jobs.iter_mut().for_each(Workload::go);
+    jobs.iter_mut().for_each(Workload::wait_done);
+    let report = watch.stop().report();
+    for (job, (what, allocator)) in jobs.into_iter().zip(builds) {
+        let pid = job.pid();
+        let truth = job.finish();
+        let of_job = |rows: &str| {
+            let row = report.rows(rows).iter().find(|row| row["pid"] == pid);
+            row.unwrap_or_else(|| panic!("nothing of {what} in {rows}"))
+                .clone()
+        };
+        let row = of_job("/memory/allocation/processes");
+        close(
+            what,
+            f64_at(&truth, "/calls_per_s"),
+            f64_at(&row, "/allocs_per_s"),
+            f64_at(&row, "/allocs_per_s_error"),
+        );
+        assert_eq!(row["allocator"], allocator);
+        let site = of_job("/memory/sites");
+        assert_eq!(site["function"], "quick", "{site}");
+        assert_eq!(site["module"], what, "{site}");
     }
 }
 
