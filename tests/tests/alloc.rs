@@ -11,7 +11,9 @@ use std::{
 
 use trainprof_tests::{
     Watch, Workload,
-    env::{left_out_in_vm, root_test, skip},
+    cgroup::Group,
+    env::{has_tool, left_out_in_vm, python_with, root_test, skip},
+    product::trainprof,
     report::{Report, f64_at},
     workload::program,
 };
@@ -29,7 +31,11 @@ fn options(extra: &[&str]) -> Vec<OsString> {
 
 /// The workload with the shared C library, for so many seconds.
 fn workload(seconds: u32, extra: &[&str], preload: Option<&str>) -> Workload {
-    let mut command = Command::new(program("allocate-shared"));
+    built("allocate-shared", seconds, extra, preload)
+}
+
+fn built(name: &str, seconds: u32, extra: &[&str], preload: Option<&str>) -> Workload {
+    let mut command = Command::new(program(name));
     command
         .args(["-", &seconds.to_string(), "2000"])
         .args(extra);
@@ -103,16 +109,21 @@ fn close(what: &str, truth: f64, told: f64, error: f64) {
 }
 
 fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
-    let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a steady clock") {
-        return;
-    }
     if let Some(library) = preload
         && !Path::new(library).exists()
     {
         return skip(name, &format!("no {library}: `cargo xtask setup --test`"));
     }
-    let mut workload = workload(24, &[], preload);
+    let leak: &[&str] = if preload.is_none() {
+        &["-l", "50"]
+    } else {
+        &[]
+    };
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a steady clock") {
+        return;
+    }
+    let mut workload = workload(24, leak, preload);
     let pid = workload.pid();
     let text = Text::of(pid, allocator);
     let before = text.bytes();
@@ -146,6 +157,9 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
     let site = report.at("/memory/sites/0");
     assert_eq!(site["function"], "quick", "{site:?}");
     assert_eq!(site["module"], "allocate-shared", "{site:?}");
+    if !leak.is_empty() {
+        kept_is_right(&report, f64_at(&truth, "/leaked_per_s"));
+    }
     close(
         "its share",
         0.75,
@@ -162,6 +176,24 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
     }
     let worst = report.f64("/cost/windows/worst_thread_share");
     assert!(worst <= 0.012, "{worst} added to a thread");
+}
+
+/// What the process keeps is kept by the one call site that keeps anything.
+fn kept_is_right(report: &Report, truth: f64) {
+    let sites = report.rows("/memory/sites");
+    let of = |name: &str| {
+        let site = sites.iter().find(|site| site["function"] == name);
+        site.expect("its site")["kept_bytes_per_s"].as_f64()
+    };
+    assert!(truth > 1e6, "{truth} bytes a second do not tell anything");
+    let kept = of("kept").expect("what `kept` keeps");
+    // Of 5 000 bytes the first and the allocator's own at the end are touched: some pages between are not.
+    assert!(
+        (0.65..1.2).contains(&(kept / truth)),
+        "{kept} bytes a second kept by its site, truly {truth}"
+    );
+    let quick = of("quick");
+    assert!(quick.is_none_or(|rate| rate < 0.05 * truth), "{quick:?}");
 }
 
 #[test]
@@ -185,6 +217,147 @@ fn tcmalloc_is_counted_right() {
         Some("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"),
         "libtcmalloc",
     );
+}
+
+#[test]
+fn musl_is_counted_right() {
+    let name = "musl_is_counted_right";
+    if !has_tool("musl-gcc") {
+        return skip(name, "no musl-gcc: `cargo xtask setup --test`");
+    }
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a steady clock") {
+        return;
+    }
+    // Its loader is its C library; linked statically, the program itself has the allocator.
+    let builds = [
+        ("allocate-musl", "libc.so"),
+        ("allocate-musl-static", "allocate-musl-static"),
+    ];
+    // One after the other: side by side one of them may have no window in that time.
+    for (what, allocator) in builds {
+        let mut job = built(what, 24, &[], None);
+        let pid = job.pid();
+        let watch = Watch::attach(pid, &options(&[]));
+        job.go();
+        job.wait_done();
+        let report = watch.stop().report();
+        let truth = job.finish();
+        let of_job = |rows: &str| {
+            let row = report.rows(rows).iter().find(|row| row["pid"] == pid);
+            row.unwrap_or_else(|| panic!("nothing of {what} in {rows}"))
+                .clone()
+        };
+        let row = of_job("/memory/allocation/processes");
+        close(
+            what,
+            f64_at(&truth, "/calls_per_s"),
+            f64_at(&row, "/allocs_per_s"),
+            f64_at(&row, "/allocs_per_s_error"),
+        );
+        assert_eq!(row["allocator"], allocator);
+        let site = of_job("/memory/sites");
+        assert_eq!(site["function"], "quick", "{site}");
+        assert_eq!(site["module"], what, "{site}");
+    }
+}
+
+/// Calls and bytes of one turn of `arrays.py`, counted in full by a library of our own.
+fn counted(python: &Path) -> (f64, f64) {
+    let output = Command::new(python)
+        .arg(program("arrays.py"))
+        .args(["-", "count"])
+        .env("LD_PRELOAD", program("counter.so"))
+        .output()
+        .expect("Python");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    let truth: serde_json::Value = serde_json::from_slice(&output.stdout).expect("counts");
+    let turn = (
+        f64_at(&truth, "/calls_per_turn"),
+        f64_at(&truth, "/bytes_per_turn"),
+    );
+    assert!(turn.0 >= 3.0, "{truth}");
+    turn
+}
+
+#[test]
+fn pythons_arrays_are_counted_right() {
+    let name = "pythons_arrays_are_counted_right";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "Python") {
+        return;
+    }
+    let Some(python) = python_with("numpy") else {
+        return skip(name, "no Python with numpy");
+    };
+    let (calls, bytes) = counted(&python);
+    // What else runs here does not decide how soon it has used enough CPU time for a window.
+    let group = Group::new("cpu", "arrays");
+    group.set_heaviest();
+    let mut workload = Workload::python(&python, "arrays.py", ["14"]);
+    group.put(workload.pid());
+    let watch = Watch::attach(workload.pid(), &options(&[]));
+    workload.go();
+    workload.wait_done();
+    let report = watch.stop().report();
+    let truth = workload.finish();
+    let turns = f64_at(&truth, "/turns_per_s");
+    close(
+        "allocations a second",
+        calls * turns,
+        report.f64("/memory/allocs_per_s"),
+        report.f64("/memory/allocation/allocs_per_s_error"),
+    );
+    close(
+        "bytes a second",
+        bytes * turns,
+        report.f64("/memory/alloc_bytes_per_s"),
+        report.f64("/memory/allocation/alloc_bytes_per_s_error"),
+    );
+    let site = report.at("/memory/sites/0");
+    let module = site["module"].as_str().unwrap_or_default();
+    assert!(module.starts_with("_multiarray_umath."), "{site}");
+}
+
+#[test]
+fn a_job_that_ends_in_a_window_ends_the_watch() {
+    let name = "a_job_that_ends_in_a_window_ends_the_watch";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a window within seconds") {
+        return;
+    }
+    // It exits while every call is probed, and is killed in the middle of a short window.
+    for mode in ["full", "auto"] {
+        let mut workload = workload(if mode == "full" { 2 } else { 40 }, &[], None);
+        let text = Text::of(workload.pid(), "libc.so");
+        let before = text.bytes();
+        let watch = Watch::attach(workload.pid(), &options(&["--alloc", mode]));
+        workload.go();
+        assert!(
+            text.trapped(&before, Duration::from_secs(30)),
+            "{mode}: no probe was attached"
+        );
+        if mode == "full" {
+            workload.wait_done();
+            assert!(before != text.bytes(), "the probes are still there");
+            workload.finish();
+        } else {
+            workload.kill();
+        }
+        let ended = watch.wait();
+        assert_eq!(ended.code(), 0, "{mode}: {}", ended.stderr);
+        let report = ended.report();
+        assert_eq!(report.at("/ended"), "job-ended", "{mode}");
+        assert!(report.lost() == 0, "{mode}: {:?}", report.at("/coverage"));
+        // What was seen until then is told, and a recording tells the same.
+        let cpu = report.f64("/threads/0/on_cpu_s");
+        assert!(cpu > 0.05, "{mode}: {cpu} s");
+        let recording = ended.recording.to_string_lossy().into_owned();
+        let again = trainprof(["report", &recording, "--format", "json"]);
+        assert_eq!(again.code(), 0, "{mode}: {}", again.stderr);
+        assert_eq!(again.stdout.as_bytes(), ended.json, "{mode}");
+    }
 }
 
 #[test]

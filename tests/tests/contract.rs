@@ -56,6 +56,8 @@ const KEYS: &[&str] = &[
     "/io/top",
     "/io/extensions",
     "/memory/rss_bytes",
+    "/memory/oom_kills",
+    "/memory/processes/0/proportional_bytes",
     "/cost/bpf_ns",
     "/cost/bpf_runs",
     "/cost/collector_cpu_s",

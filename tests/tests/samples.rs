@@ -1,6 +1,7 @@
 //! Clock samples: shares of CPU time by class of place, compared with threads that measure their own.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -141,7 +142,51 @@ fn check_spender(seen: &Observed) -> Samples {
             .all(|(sample, place)| { (sample.nr == USER) == (place.class != PlaceClass::Kernel) }),
         "user mode and kernel mode are told apart"
     );
+    let cpu = memory_share(seen);
+    for (what, key, way) in [
+        ("allocator in the report", "allocator", way("allocate")),
+        ("calls in the report", "calls", way("map")),
+        ("faults in the report", "faults", way("touch")),
+    ] {
+        near(&samples, what, way, f64_at(cpu, &format!("/{key}/share")));
+    }
     samples
+}
+
+/// What the report says of memory's share of the process's CPU time.
+fn memory_share(seen: &Observed) -> &Value {
+    let pid = u64_at(&seen.truth, "/pid");
+    let rows = seen.report.rows("/memory/processes");
+    let row = rows.iter().find(|row| row["pid"] == pid);
+    &row.expect("the process's row")["cpu"]
+}
+
+#[test]
+fn shares_with_another_allocator_are_true() {
+    let name = "shares_with_another_allocator_are_true";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a shared C library") {
+        return;
+    }
+    for library in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"] {
+        let library = format!("/usr/lib/x86_64-linux-gnu/{library}");
+        if !Path::new(&library).exists() {
+            return skip(name, &format!("no {library}: `cargo xtask setup --test`"));
+        }
+        let mut command = Command::new(program("spender-shared"));
+        command.args(["-", "5"]).env("LD_PRELOAD", &library);
+        let workload = Workload::spawn(command);
+        let pid = workload.pid();
+        let seen = observe_with(workload, pid, &[]);
+        let told = &memory_share(&seen)["allocator"];
+        let (truth, found) = (truth(&seen.truth, "allocate"), f64_at(told, "/share"));
+        eprintln!("{library}: truth {truth:.3}, report {found:.3}");
+        let allowed = f64_at(told, "/error").max(tolerance());
+        assert!(
+            (truth - found).abs() <= allowed,
+            "{library}: truth {truth:.3}, report {found:.3}"
+        );
+    }
 }
 
 #[test]
@@ -196,6 +241,12 @@ fn pythons_allocator_and_interpreter_are_told_apart() {
         "object allocator",
         way("allocate"),
         allocator + caller,
+    );
+    near(
+        &samples,
+        "object allocator in the report",
+        way("allocate"),
+        f64_at(memory_share(&seen), "/allocator/share") + caller,
     );
     near(
         &samples,

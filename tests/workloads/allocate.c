@@ -1,10 +1,10 @@
 /* Allocates at a known rate, in known sizes, for known times.
  *
- * allocate TRUTH SECONDS WORK [-t THREADS] [-f] [-e] [-d LIBRARY]
+ * allocate TRUTH SECONDS WORK [-t THREADS] [-f] [-e] [-d LIBRARY] [-l EVERY]
  * Each thread goes round: three blocks of 64 bytes that are given back at once (`quick`), one of 5 000 bytes that lives
  * for KEPT rounds (`kept`), and some arithmetic of WORK turns between any two.
  * -f: forks a child now and then, which allocates a little and ends. -e: in the end executes itself for no time at all.
- * -d: loads a library now and then, and lets it go.
+ * -d: loads a library now and then, and lets it go. -l: one block of 5 000 bytes in so many is never given back.
  */
 #include "wl.h"
 #include <dlfcn.h>
@@ -18,6 +18,8 @@ struct share {
     long work;
     double until;
     int forks;
+    unsigned leak_every, since_leak;
+    uint64_t leaked;
     const char *library;
 } __attribute__((aligned(128)));
 
@@ -44,7 +46,12 @@ __attribute__((noinline)) static void quick(struct share *t)
 
 __attribute__((noinline)) static void kept(struct share *t, void **slot)
 {
-    free(*slot);
+    if (!t->leak_every || ++t->since_leak < t->leak_every) {
+        free(*slot);
+    } else {
+        t->since_leak = 0;
+        t->leaked += 5000;
+    }
     *slot = malloc(5000);
     *(char *volatile)*slot = 1;
     t->calls++;
@@ -104,6 +111,8 @@ int main(int argc, char **argv)
             executes = 1;
         else if (!strcmp(argv[i], "-d") && i + 1 < argc)
             common.library = argv[++i];
+        else if (!strcmp(argv[i], "-l") && i + 1 < argc)
+            common.leak_every = (unsigned)atoi(argv[++i]);
     }
     static struct share tallies[64];
     pthread_t ids[64];
@@ -125,16 +134,17 @@ int main(int argc, char **argv)
     }
     gate_end();
     struct share sum = {0};
-    double rate = 0, bytes = 0;
+    double rate = 0, bytes = 0, leaked = 0;
     for (int i = 0; i < threads && i < 64; i++) {
         sum.calls += tallies[i].calls;
         sum.bytes += tallies[i].bytes;
         sum.quick += tallies[i].quick;
         rate += tallies[i].calls / tallies[i].seconds;
         bytes += tallies[i].bytes / tallies[i].seconds;
+        leaked += tallies[i].leaked / tallies[i].seconds;
     }
-    printf("{\"pid\": %d, \"calls\": %llu, \"bytes\": %llu, \"quick\": %llu, \"calls_per_s\": %.1f, \"bytes_per_s\": %.1f}\n",
+    printf("{\"pid\": %d, \"calls\": %llu, \"bytes\": %llu, \"quick\": %llu, \"calls_per_s\": %.1f, \"bytes_per_s\": %.1f, \"leaked_per_s\": %.1f}\n",
            getpid(), (unsigned long long)sum.calls, (unsigned long long)sum.bytes, (unsigned long long)sum.quick, rate,
-           bytes);
+           bytes, leaked);
     return 0;
 }

@@ -12,7 +12,7 @@ build() { # build SOURCE TARGET OPTION...
     if [ "$result" -nt "$source" ] && [ "$result" -nt "$here/wl.h" ] && [ "$result" -nt "$0" ]; then
         return
     fi
-    ${CC:-cc} -O1 -Wall -Wextra -Wno-unused-parameter -pthread -o "$result.new" "$source" "$@"
+    ${compiler:-${CC:-cc}} -O1 -Wall -Wextra -Wno-unused-parameter -pthread -o "$result.new" "$source" "$@"
     mv "$result.new" "$result"
 }
 
@@ -20,7 +20,7 @@ out=$1
 for source in "$here"/*.c; do
     name=$(basename "$source" .c)
     case $name in
-    pyspend) build "$name" "$name.so" -shared -fPIC ;;
+    pyspend | counter) build "$name" "$name.so" -shared -fPIC ;;
     *) build "$name" "$name" -static ;;
     esac
 done
@@ -29,6 +29,12 @@ build spender spender-shared
 build allocate allocate-shared
 # Nothing tells where its allocator is.
 build allocate allocate-stripped -static -s
+if command -v musl-gcc >/dev/null; then
+    compiler=musl-gcc
+    build allocate allocate-musl
+    build allocate allocate-musl-static -static
+    compiler=
+fi
 cp "$here"/*.py "$out/"
 sh "$here/gpu/build.sh" "$out/gpu"
 cp "$here"/gpu/*.py "$out/gpu/"

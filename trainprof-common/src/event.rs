@@ -71,6 +71,9 @@ pub struct ExecEvent {
 }
 crate::wire!(ExecEvent, 40);
 
+/// [`ExitEvent::flags`]: the kernel had chosen its process as the one to end when memory ran out.
+pub const EXIT_OUT_OF_MEMORY: u32 = 1;
+
 /// A followed thread ended.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -79,7 +82,7 @@ pub struct ExitEvent {
     pub tid: u32,
     pub at: u64,
     pub tgid: u32,
-    pub pad: u32,
+    pub flags: u32,
 }
 crate::wire!(ExitEvent, 24);
 

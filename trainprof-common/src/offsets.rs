@@ -92,6 +92,8 @@ offsets! {
     kiocb_file: "io_kiocb" "file";
     kiocb_opcode: "io_kiocb" "opcode";
     kiocb_res: "io_kiocb" "cqe.res";
+    task_signal: "task_struct" "signal";
+    signal_oom_mm: "signal_struct" "oom_mm";
 }
 
 /// Bytes that are read at once of `file`, `inode` and `dentry`.

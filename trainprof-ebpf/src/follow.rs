@@ -7,7 +7,7 @@ use aya_ebpf::{
     programs::BtfTracePointContext,
 };
 use trainprof_common::{
-    event::{ExecEvent, ExitEvent, ForkEvent, Kind},
+    event::{EXIT_OUT_OF_MEMORY, ExecEvent, ExitEvent, ForkEvent, Kind},
     loss::Loss,
     offsets::MISSING,
     thread::{EndedKey, EndedThread, State, TaskCounters, ThreadState},
@@ -180,6 +180,14 @@ pub fn sched_process_exec(ctx: BtfTracePointContext) -> u32 {
     0
 }
 
+/// Whether the kernel chose the task's process to be ended when memory ran out: it then notes the address space in what
+/// all threads of the process share (mark_oom_victim in mm/oom_kill.c).
+#[inline(always)]
+fn is_oom_victim(task: *const c_void) -> bool {
+    let signal = peek::<u64>(task as u64, offset!(task_signal)).unwrap_or(0);
+    peek::<u64>(signal, offset!(signal_oom_mm)).is_some_and(|mm| mm != 0)
+}
+
 /// `sched_process_exit(task)`: the thread's final account.
 #[btf_tracepoint]
 pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
@@ -234,7 +242,11 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
         tid,
         at: now,
         tgid,
-        pad: 0,
+        flags: if is_oom_victim(task) {
+            EXIT_OUT_OF_MEMORY
+        } else {
+            0
+        },
     });
     0
 }

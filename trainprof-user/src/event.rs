@@ -127,7 +127,7 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
                 tid: b.get_u32_ne(),
                 at: b.get_u64_ne(),
                 tgid: b.get_u32_ne(),
-                pad: b.get_u32_ne(),
+                flags: b.get_u32_ne(),
             }))
         }
         k if k == Kind::Touch as u32 => {
@@ -220,6 +220,7 @@ pub fn name(comm: &[u8; 16]) -> String {
 mod tests {
     use proptest::prelude::*;
     use trainprof_common::Wire;
+    use trainprof_common::event::EXIT_OUT_OF_MEMORY;
     use trainprof_common::stack::UserStack;
 
     use super::*;
@@ -236,7 +237,7 @@ mod tests {
             tid: 7,
             at: 99,
             tgid: 5,
-            pad: 0,
+            flags: EXIT_OUT_OF_MEMORY,
         }
     }
 

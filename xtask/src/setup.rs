@@ -35,6 +35,7 @@ const TEST_PROGRAMS: &[(&str, &str)] = &[
     ("strace", "strace"),
     ("bpftrace", "bpftrace"),
     ("fusermount3", "fuse3"),
+    ("musl-gcc", "musl-tools"),
 ];
 /// Allocators that the tests have a job use, with their packages.
 const ALLOCATORS: [(&str, &str); 2] = [

@@ -234,6 +234,12 @@ pub fn kept_sites(
     sites(session, faults, window.1 - window.0)
 }
 
+/// Whether page faults tell what is kept: they were sampled, and for longer than a page must be there.
+pub fn tells_kept(session: &Session) -> bool {
+    let window = kept_window(session);
+    session.memory.sampling.is_some() && window.1 > window.0
+}
+
 /// Where memory is first touched that is soon given back, the largest first; of one process.
 pub fn churn_sites(session: &Session, pid: u32) -> Vec<Site> {
     let faults = session.memory.faults.values().filter(|fault| {

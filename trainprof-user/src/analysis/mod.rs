@@ -6,6 +6,7 @@ pub mod bound;
 pub mod cast;
 pub mod causes;
 pub mod demand;
+pub mod epochs;
 pub mod facts;
 pub mod files;
 pub mod gpu;
@@ -42,6 +43,7 @@ use self::{
     bound::Terms,
     causes::Scene,
     demand::{Demand, demand},
+    epochs::{Epochs, epochs},
     facts::Facts,
     files::{FileKinds, FileTime},
     gpu::GpuTime,
@@ -64,6 +66,7 @@ pub struct Trainer {
     /// By leaf: causes and their shares (0–1).
     pub kinds_of_leaf: Vec<Vec<(Kind, f64)>>,
     pub steps: Option<Steps>,
+    pub epochs: Option<Epochs>,
     pub demand: Demand,
     pub terms: Terms,
     pub idle: IdleBlame,
@@ -255,6 +258,7 @@ fn trainer(
         checkpoints: scene.checkpoints().to_vec(),
         kinds_of_leaf,
         shares,
+        epochs: epochs(facts, &cast, &scene, steps.as_ref()),
         steps,
         demand,
         terms,

@@ -97,6 +97,18 @@ impl Steps {
         total as f64 / self.spans.len().max(1) as f64
     }
 
+    /// The 95 % confidence of the mean length, ns: ± this.
+    pub fn mean_error_ns(&self) -> f64 {
+        let n = self.spans.len() as f64;
+        let mean = self.mean_ns();
+        let squares: f64 = self
+            .spans
+            .iter()
+            .map(|(from, to)| ((to - from) as f64 - mean).powi(2))
+            .sum();
+        2.0 * (squares / (n - 1.0).max(1.0) / n.max(1.0)).sqrt()
+    }
+
     /// Length below which a share `q` (0–1) of the steps stayed, ns.
     pub fn quantile_ns(&self, q: f64) -> u64 {
         let sorted = self.lengths();
@@ -215,7 +227,7 @@ fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps
 }
 
 /// Messages that threads of the trainer took from pipes, by pipe.
-fn hand_overs(facts: &Facts, cast: &Cast) -> BTreeMap<u64, Vec<u64>> {
+pub(super) fn hand_overs(facts: &Facts, cast: &Cast) -> BTreeMap<u64, Vec<u64>> {
     let mut out = BTreeMap::<u64, Vec<u64>>::new();
     for (tid, touches) in facts.touching_threads() {
         if facts.pid(tid) != Some(cast.trainer) {
@@ -245,7 +257,7 @@ fn hand_overs(facts: &Facts, cast: &Cast) -> BTreeMap<u64, Vec<u64>> {
 
 /// Writes of the trainer's own threads, other than those that make batches, on pipes: each at the time when the step thread
 /// asked for it.
-fn requests(facts: &Facts, cast: &Cast, scene: &Scene) -> Vec<u64> {
+pub(super) fn requests(facts: &Facts, cast: &Cast, scene: &Scene) -> Vec<u64> {
     let mut out = Vec::new();
     for (tid, touches) in facts.touching_threads() {
         if facts.pid(tid) != Some(cast.trainer) || cast.loader_threads.contains(&tid) {

@@ -108,6 +108,11 @@ pub enum Record {
     /// After the window that it belongs to.
     AllocSite(AllocSiteFact),
     Governor(GovernorFact),
+    /// A thread ended because the kernel killed its process, memory having run out; once for each thread.
+    OutOfMemory {
+        at: KtimeNs,
+        pid: u32,
+    },
 }
 
 /// The beginning of a watch.

@@ -11,7 +11,8 @@ use super::{
     },
 };
 use crate::{
-    record::fact::AllocFrame,
+    analysis::memory::{kept_sites, tells_kept},
+    record::fact::{AllocFrame, PageKind},
     session::{Session, alloc::share},
     time::seconds,
 };
@@ -105,6 +106,56 @@ fn standard_error(part: u64, whole: u64) -> f64 {
     (p * (1.0 - p) / whole.max(1) as f64).max(0.0).sqrt()
 }
 
+/// Share of what a process keeps that must have been found at its call sites for the others to keep nothing: memory that
+/// is first touched elsewhere could be of any of them.
+const ALL_KEPT: f64 = 0.95;
+
+/// A function: module and name.
+type Function = (String, String);
+
+/// What a process keeps, bytes a second, by the function that first touches it.
+struct Kept {
+    by_function: BTreeMap<Function, f64>,
+    /// Bytes that the sampled calls of each function asked for: one may call several functions of the allocator.
+    asked: BTreeMap<Function, u64>,
+    /// All of it is kept by functions that ask for memory.
+    all_known: bool,
+}
+
+impl Kept {
+    /// `asked`: bytes that functions of the process asked for.
+    fn of(session: &Session, pid: u32, asked: BTreeMap<Function, u64>) -> Self {
+        let mut by_function = BTreeMap::<Function, f64>::new();
+        let (mut known, mut all) = (0.0, 0.0);
+        for site in kept_sites(session, Some(&[pid].into()), &[PageKind::Anonymous]) {
+            all += site.bytes_per_s;
+            if let (Some(module), Some(function)) = (site.frame.module, site.frame.function) {
+                let function = (module, function);
+                if asked.contains_key(&function) {
+                    known += site.bytes_per_s;
+                }
+                *by_function.entry(function).or_default() += site.bytes_per_s;
+            }
+        }
+        Self {
+            by_function,
+            asked,
+            all_known: known >= ALL_KEPT * all,
+        }
+    }
+
+    /// Of what a function keeps, the part that calls for so many bytes have.
+    fn at(&self, function: &Function, bytes: u64) -> Option<f64> {
+        match self.by_function.get(function) {
+            Some(kept) => {
+                let asked = self.asked.get(function).copied().unwrap_or(0).max(1);
+                Some(kept * bytes as f64 / asked as f64)
+            }
+            None => self.all_known.then_some(0.0),
+        }
+    }
+}
+
 /// Where memory is asked for, the most frequent first.
 pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
     let seen = &session.alloc;
@@ -137,6 +188,24 @@ pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
             row.3.clone_from(frames);
         }
     }
+    let named = |module: &Option<String>, function: &Option<String>| {
+        Some((file_name(module.as_deref()?), function.clone()?))
+    };
+    let mut asked = BTreeMap::<u32, BTreeMap<Function, u64>>::new();
+    for ((pid, _, module, function, _), (_, bytes, _, _)) in &rows {
+        let of = asked.entry(*pid).or_default();
+        if let Some(function) = named(module, function) {
+            *of.entry(function).or_default() += bytes;
+        }
+    }
+    let kept: BTreeMap<u32, Kept> = if tells_kept(session) {
+        asked
+            .into_iter()
+            .map(|(pid, asked)| (pid, Kept::of(session, pid, asked)))
+            .collect()
+    } else {
+        BTreeMap::new()
+    };
     let mut out: Vec<AllocationSite> = rows
         .into_iter()
         .map(
@@ -147,6 +216,8 @@ pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
                 let rate = process
                     .and_then(|p| p.allocs_per_s(session.cpus_used(pid)))
                     .map(|rate| rate.value * part);
+                let kept_here = named(&module, &function)
+                    .and_then(|function| kept.get(&pid)?.at(&function, bytes));
                 AllocationSite {
                     pid,
                     function,
@@ -158,7 +229,7 @@ pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
                     bytes_per_s: process
                         .and_then(|p| p.bytes_per_s(session.cpus_used(pid)))
                         .map(|rate| round(rate.value * bytes as f64 / all_bytes.max(1) as f64, 1)),
-                    kept_bytes_per_s: None,
+                    kept_bytes_per_s: kept_here.map(|rate| round(rate, 1)),
                     share: round(part, 6),
                     samples: count,
                     stack: frames.iter().take(FRAMES).map(frame).collect(),
@@ -206,4 +277,140 @@ pub fn window_cost(session: &Session) -> Option<WindowCost> {
         return_ns: seen.calibration.map(|c| round(c.return_ns, 1)),
         close_pause_ms: seen.calibration.map(|c| round(c.pause_ns as f64 / 1e6, 3)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        record::{
+            Record,
+            fact::{
+                AllocSiteFact, FaultFact, FaultSamplingFact, FrameFact, PagesGone, PlaceClass,
+                StackFact,
+            },
+        },
+        time::KtimeNs,
+    };
+
+    const PID: u32 = 100;
+    const SECOND: u64 = 1_000_000_000;
+    /// Seconds of the watch, in which pages are kept from the fourth second on to two seconds before its end.
+    const LENGTH: u64 = 20;
+
+    /// Sampled calls (bytes asked for) of functions, and faults in others, each for 100 pages and one a second.
+    fn session(sampled: bool, sites: &[(&str, &str, u64)], faults: &[(&str, bool)]) -> Session {
+        let mut session = Session::default();
+        let start = serde_json::json!({"Start": {
+            "at": 0, "anchor": {"ktime": 0, "unix_ns": 0, "uncertainty_ns": 0},
+            "host": {
+                "kernel_release": "6.18", "architecture": "x86_64", "hostname": null, "cpu_model": null,
+                "cpus_online": 4, "memory_bytes": 1u64 << 34, "virtualisation": null,
+                "clocksource": null, "lockdown": null, "boot_id": null, "trainprof_version": "0.1.0"
+            },
+            "targets": [PID], "event_min_ns": 50_000, "attach_ns": 0
+        }});
+        session.apply(&serde_json::from_value(start).expect("a beginning"));
+        session.until = KtimeNs(LENGTH * SECOND);
+        if sampled {
+            session.apply(&Record::FaultSampling(FaultSamplingFact {
+                period: 17,
+                page_bytes: 4096,
+            }));
+        }
+        for (allocator, function, bytes) in sites {
+            session.apply(&Record::AllocSite(AllocSiteFact {
+                window: 1,
+                pid: PID,
+                function: (*allocator).to_owned(),
+                count: 10,
+                bytes: *bytes,
+                frames: vec![AllocFrame {
+                    address: 1,
+                    module: Some("/opt/lib/model.so".to_owned()),
+                    offset: 1,
+                    function: Some((*function).to_owned()),
+                }],
+            }));
+        }
+        for (n, (function, kept)) in faults.iter().enumerate() {
+            let stack = n as u32 + 1;
+            session.apply(&Record::Frame(FrameFact {
+                number: stack,
+                module: Some("model.so".to_owned()),
+                offset: 7,
+                function: Some((*function).to_owned()),
+                source: None,
+                class: PlaceClass::Other,
+            }));
+            session.apply(&Record::Stack(StackFact {
+                number: stack,
+                frames: vec![stack],
+                whole: true,
+            }));
+            for second in 0..LENGTH {
+                let number = 1 + stack * 100 + second as u32;
+                session.apply(&Record::Fault(FaultFact {
+                    number,
+                    at: KtimeNs(second * SECOND),
+                    tid: PID,
+                    pid: PID,
+                    faults: 100,
+                    kind: PageKind::Anonymous,
+                    in_kernel: false,
+                    stack,
+                }));
+                if !kept {
+                    session.apply(&Record::PagesGone(PagesGone {
+                        at: KtimeNs(second * SECOND + 1),
+                        faults: vec![number],
+                    }));
+                }
+            }
+        }
+        session
+    }
+
+    fn kept(session: &Session) -> Vec<(String, String, Option<f64>)> {
+        sites(session, 10)
+            .into_iter()
+            .map(|site| {
+                let function = site.function.unwrap_or_default();
+                (site.allocator, function, site.kept_bytes_per_s)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_a_call_site_keeps_is_what_page_faults_say_of_its_function() {
+        let rate = 100.0 * 4096.0;
+        let row = |allocator: &str, function: &str, kept| {
+            (allocator.to_owned(), function.to_owned(), kept)
+        };
+        let calls = [
+            ("malloc", "cache", 300),
+            ("calloc", "cache", 100),
+            ("malloc", "scratch", 900),
+        ];
+        // One function may call several of the allocator's: each has its part.
+        let all = kept(&session(
+            true,
+            &calls,
+            &[("cache", true), ("scratch", false)],
+        ));
+        assert_eq!(
+            all,
+            [
+                row("calloc", "cache", Some(0.25 * rate)),
+                row("malloc", "cache", Some(0.75 * rate)),
+                row("malloc", "scratch", Some(0.0)),
+            ]
+        );
+        // What `fill` touches first may be memory of `scratch`.
+        let elsewhere = kept(&session(true, &calls, &[("cache", true), ("fill", true)]));
+        assert_eq!(elsewhere[1].2, Some(0.75 * rate));
+        assert_eq!(elsewhere[2].2, None);
+        let unseen = kept(&session(false, &calls, &[]));
+        assert!(unseen.iter().all(|row| row.2.is_none()), "{unseen:?}");
+    }
 }

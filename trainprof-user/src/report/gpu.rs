@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     io::round,
+    memory::series,
     model::{Gpu, GpuCallRow, GpuDevice, GpuProcess, IdleRow},
 };
 use crate::{
@@ -45,7 +46,7 @@ pub fn gpu(session: &Session, analysis: &Analysis) -> Gpu {
 }
 
 fn device(session: &Session, fact: &GpuDeviceFact) -> GpuDevice {
-    let series = |metric: GpuMetric| -> &[GpuSampleFact] {
+    let of = |metric: GpuMetric| -> &[GpuSampleFact] {
         session
             .gpu
             .samples
@@ -53,25 +54,25 @@ fn device(session: &Session, fact: &GpuDeviceFact) -> GpuDevice {
             .map_or(&[], Vec::as_slice)
     };
     let mean = |metric: GpuMetric| {
-        let all = series(metric);
+        let all = of(metric);
         (!all.is_empty()).then(|| {
             let sum: f64 = all.iter().map(|sample| sample.value).sum();
             round(sum / all.len() as f64, 4)
         })
     };
     let max = |metric: GpuMetric| {
-        series(metric)
+        of(metric)
             .iter()
             .map(|sample| sample.value)
             .max_by(f64::total_cmp)
     };
     let (mut seen, mut busy) = (0.0, 0.0);
-    for sample in series(GpuMetric::Utilisation) {
+    for sample in of(GpuMetric::Utilisation) {
         let length = sample.span_ns as f64 / 1e9;
         seen += length;
         busy += length * sample.value.clamp(0.0, 1.0);
     }
-    let reasons = series(GpuMetric::ThrottleReasons);
+    let reasons = of(GpuMetric::ThrottleReasons);
     GpuDevice {
         index: fact.index,
         mig: fact.mig,
@@ -107,6 +108,7 @@ fn device(session: &Session, fact: &GpuDeviceFact) -> GpuDevice {
                     name: seen.last.name.clone(),
                     in_job: session.processes.contains_key(pid),
                     memory_max_bytes: seen.memory_max_bytes,
+                    memory_bytes: series(session, seen.memory.iter().copied()),
                     util_mean: (count > 0).then(|| round(sum / f64::from(count), 4)),
                 }
             })

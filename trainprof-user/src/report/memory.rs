@@ -9,7 +9,7 @@ use super::{
     io::{self, round},
     model::{
         CpuShare, FaultRates, Faults, KeptSite, Memory, MemoryCgroup, MemoryCpu, MemoryPressure,
-        MemoryProcess, RssBytes, Series, SizeRow,
+        MemoryProcess, OomKill, RssBytes, Series, SizeRow,
     },
 };
 use crate::{
@@ -78,7 +78,36 @@ pub fn memory(session: &Session, top: usize) -> Memory {
         cgroups: cgroups(session),
         pressure: pressure(session),
         allocation: alloc::allocation(session, top),
+        oom_kills: oom_kills(session),
     }
+}
+
+/// In the order in which they ended.
+fn oom_kills(session: &Session) -> Vec<OomKill> {
+    let roles = roles(session);
+    let start = session.start.as_ref().map_or(KtimeNs(0), |start| start.at);
+    let mut killed: Vec<(KtimeNs, u32)> = session
+        .host
+        .out_of_memory
+        .iter()
+        .map(|(pid, at)| (*at, *pid))
+        .collect();
+    killed.sort_unstable();
+    killed
+        .into_iter()
+        .map(|(at, pid)| {
+            let process = session.processes.get(&pid);
+            OomKill {
+                pid,
+                name: process
+                    .map(|process| process.name.clone())
+                    .unwrap_or_default(),
+                role: roles.get(&pid).map_or(Role::Helper, |role| *role).name(),
+                at_s: round(at.seconds_since(start), 3),
+                rss_max_bytes: process.and_then(|process| process.rss).map(|rss| rss.max),
+            }
+        })
+        .collect()
 }
 
 fn kept(site: &Site) -> KeptSite {
@@ -107,23 +136,28 @@ fn processes(session: &Session, top: usize) -> Vec<MemoryProcess> {
         .processes
         .iter()
         .map(|(pid, samples)| {
-            let pss: Vec<_> = samples
-                .iter()
-                .filter_map(|s| Some((s, s.pss_bytes?)))
-                .collect();
+            let of = |what: fn(&ProcessSample) -> Option<u64>| {
+                series(
+                    session,
+                    samples.iter().filter_map(|s| Some((s.at, what(s)?))),
+                )
+            };
+            let proportional = of(|s| s.pss_bytes);
             MemoryProcess {
                 pid: *pid,
                 role: roles.get(pid).map_or(Role::Helper, |role| *role).name(),
-                anonymous_bytes: series(session, samples, |s| s.anon_bytes),
-                file_bytes: series(session, samples, |s| s.file_bytes),
-                shared_bytes: series(session, samples, |s| s.shmem_bytes),
-                swap_bytes: series(session, samples, |s| s.swap_bytes),
-                pss_bytes: pss.last().map(|(_, bytes)| *bytes),
+                anonymous_bytes: of(|s| Some(s.anon_bytes)),
+                file_bytes: of(|s| Some(s.file_bytes)),
+                shared_bytes: of(|s| Some(s.shmem_bytes)),
+                swap_bytes: of(|s| Some(s.swap_bytes)),
+                pss_bytes: proportional.map(|series| series.last),
+                proportional_bytes: proportional,
                 growth_bytes_per_s: growers.as_ref().map(|growers| {
                     let of = growers
                         .iter()
                         .filter(|g| g.pid == *pid && g.which == Which::Anonymous);
-                    round(of.map(|g| g.growth.slope).sum(), 1)
+                    // An empty sum is -0.
+                    round(of.map(|g| g.growth.slope).sum::<f64>() + 0.0, 1)
                 }),
                 faults: faults(session, *pid),
                 cpu: cpu(session, *pid),
@@ -139,21 +173,24 @@ fn processes(session: &Session, top: usize) -> Vec<MemoryProcess> {
     out
 }
 
-fn series(
+/// A size over time; `None` when it was never told.
+pub(super) fn series(
     session: &Session,
-    samples: &[ProcessSample],
-    of: impl Fn(&ProcessSample) -> u64,
+    samples: impl Iterator<Item = (KtimeNs, u64)>,
 ) -> Option<Series> {
     let start = session.start.as_ref()?.at;
+    let samples: Vec<(KtimeNs, u64)> = samples.collect();
     let points: Vec<(f64, f64)> = samples
         .iter()
-        .map(|s| (s.at.seconds_since(start), of(s) as f64))
+        .map(|(at, bytes)| (at.seconds_since(start), *bytes as f64))
         .collect();
+    let line = line(&points);
     Some(Series {
-        first: of(samples.first()?),
-        last: of(samples.last()?),
-        max: samples.iter().map(&of).max()?,
-        slope_bytes_per_s: line(&points).map(|line| round(line.slope, 1)),
+        first: samples.first()?.1,
+        last: samples.last()?.1,
+        max: samples.iter().map(|(_, bytes)| *bytes).max()?,
+        slope_bytes_per_s: line.map(|line| round(line.slope, 1)),
+        slope_margin_bytes_per_s: line.map(|line| round(line.margin, 1)),
     })
 }
 

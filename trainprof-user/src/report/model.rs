@@ -331,6 +331,8 @@ pub struct GpuProcess {
     pub in_job: bool,
     pub memory_max_bytes: Option<u64>,
     pub util_mean: Option<f64>,
+    /// Over time; `null` when it was not told.
+    pub memory_bytes: Option<Series>,
 }
 
 /// Idle time by cause.
@@ -452,6 +454,20 @@ pub struct Memory {
     pub pressure: Option<MemoryPressure>,
     /// `null` when no window on an allocator was opened.
     pub allocation: Option<Allocation>,
+    /// Processes that the kernel killed because memory had run out.
+    pub oom_kills: Vec<OomKill>,
+}
+
+/// A process of the job that was killed because memory had run out.
+#[derive(Clone, Debug, Serialize)]
+pub struct OomKill {
+    pub pid: u32,
+    pub name: String,
+    pub role: &'static str,
+    /// Seconds after the beginning of the watch at which it ended.
+    pub at_s: f64,
+    /// The largest resident size that was seen.
+    pub rss_max_bytes: Option<u64>,
 }
 
 /// A place in the program where memory is first touched that is then kept.
@@ -487,6 +503,8 @@ pub struct MemoryProcess {
     pub growth_bytes_per_s: Option<f64>,
     pub faults: Option<FaultRates>,
     pub cpu: Option<MemoryCpu>,
+    /// The proportional share over time; read seldom.
+    pub proportional_bytes: Option<Series>,
 }
 
 /// A size over time, bytes.
@@ -495,8 +513,9 @@ pub struct Series {
     pub first: u64,
     pub last: u64,
     pub max: u64,
-    /// Of the straight line that fits best.
+    /// Of the straight line that fits best, and its 95 % confidence: ± this.
     pub slope_bytes_per_s: Option<f64>,
+    pub slope_margin_bytes_per_s: Option<f64>,
 }
 
 /// Page faults of a process a second.

@@ -297,6 +297,27 @@ memory: {}",
         )?;
         kept(out, memory)?;
     }
+    for killed in &memory.oom_kills {
+        writeln!(
+            out,
+            "  {} {} ({}) was killed {} after the beginning: memory had run out",
+            killed.role,
+            killed.pid,
+            killed.name,
+            time(killed.at_s)
+        )?;
+    }
+    for group in &memory.cgroups {
+        if let (Some(kills @ 1..), Some(limit)) = (group.oom_kills, group.limit_bytes) {
+            let times = if kills == 1 { "once" } else { "several times" };
+            writeln!(
+                out,
+                "  control group {} ran out of its {} {times}",
+                group.cgroup,
+                bytes(limit as f64)
+            )?;
+        }
+    }
     allocations(out, report)
 }
 

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{
-    Record,
-    fact::{GpuDeviceFact, GpuMetric, GpuProcessFact, GpuSampleFact},
+use super::host::keep;
+use crate::{
+    record::{
+        Record,
+        fact::{GpuDeviceFact, GpuMetric, GpuProcessFact, GpuSampleFact},
+    },
+    time::KtimeNs,
 };
 
 /// Samples of one metric of one device that are kept; when more come, the oldest half goes.
@@ -27,6 +31,8 @@ pub struct GpuProcessSeen {
     pub first: GpuProcessFact,
     pub last: GpuProcessFact,
     pub memory_max_bytes: Option<u64>,
+    /// Bytes, whenever they were told.
+    pub memory: Vec<(KtimeNs, u64)>,
     /// Sum and number of utilisations.
     pub utilisation: (f64, u32),
 }
@@ -55,10 +61,14 @@ impl GpuSeen {
                         first: process.clone(),
                         last: process.clone(),
                         memory_max_bytes: None,
+                        memory: Vec::new(),
                         utilisation: (0.0, 0),
                     });
                 seen.last = process.clone();
                 seen.memory_max_bytes = seen.memory_max_bytes.max(process.memory_bytes);
+                if let Some(bytes) = process.memory_bytes {
+                    keep(&mut seen.memory, (process.at, bytes));
+                }
                 if let Some(utilisation) = process.utilisation {
                     seen.utilisation.0 += utilisation;
                     seen.utilisation.1 += 1;

@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{
-    Record,
-    fact::{CgroupMemorySample, HostSample, ProcessSample, QuotaSample, SocketFact},
+use crate::{
+    record::{
+        Record,
+        fact::{CgroupMemorySample, HostSample, ProcessSample, QuotaSample, SocketFact},
+    },
+    time::KtimeNs,
 };
 
 /// Samples of one thing that are kept; when more come, every second one goes.
@@ -23,6 +26,8 @@ pub struct HostSeen {
     pub sockets: BTreeMap<u64, SocketFact>,
     /// By process.
     pub outsiders: BTreeMap<u32, Vec<String>>,
+    /// Processes that were killed when memory ran out, and when the first of their threads had ended.
+    pub out_of_memory: BTreeMap<u32, KtimeNs>,
 }
 
 impl HostSeen {
@@ -46,13 +51,16 @@ impl HostSeen {
             Record::OutsiderCommand { pid, command } => {
                 self.outsiders.insert(*pid, command.clone());
             }
+            Record::OutOfMemory { at, pid } => {
+                self.out_of_memory.entry(*pid).or_insert(*at);
+            }
             _ => {}
         }
     }
 }
 
 /// Adds to a series and keeps it bounded and evenly spread.
-fn keep<T>(series: &mut Vec<T>, sample: T) {
+pub(super) fn keep<T>(series: &mut Vec<T>, sample: T) {
     if series.len() >= MAX_SERIES {
         let mut at = 0;
         series.retain(|_| {

@@ -145,7 +145,8 @@ impl Session {
             | Record::Host(_)
             | Record::ProcessMemory(_)
             | Record::Socket(_)
-            | Record::OutsiderCommand { .. } => self.host.apply(record),
+            | Record::OutsiderCommand { .. }
+            | Record::OutOfMemory { .. } => self.host.apply(record),
             Record::AllocCalibration(_)
             | Record::Allocator(_)
             | Record::AllocWindow(_)

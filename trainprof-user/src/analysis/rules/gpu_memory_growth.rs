@@ -1,8 +1,13 @@
 //! GPU memory of the job that grows steadily.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Answer, Finding, Look, growth::steady_growth, look::rounded, memory_growth::role};
+use super::{
+    Answer, Finding, Look,
+    growth::{Growth, steady_growth},
+    look::rounded,
+    memory_growth::role,
+};
 use crate::{analysis::words, record::fact::GpuMetric};
 
 /// Slower growth than this (bytes a second) takes days to matter.
@@ -35,16 +40,26 @@ pub(super) fn rule(look: &Look) -> Answer {
             continue;
         };
         // Which process it is, as far as the driver tells of each.
-        let mut grown: Vec<(u32, f64)> = gpu
+        let mut grown = Vec::<(u32, f64)>::new();
+        let mut growing = Vec::<(u32, Growth)>::new();
+        for ((_, pid), seen) in gpu
             .processes
             .iter()
             .filter(|((of, _), _)| *of == device.device)
-            .filter_map(|((_, pid), seen)| {
-                let (first, last) = (seen.first.memory_bytes?, seen.last.memory_bytes?);
-                Some((*pid, last as f64 - first as f64))
-            })
-            .collect();
+        {
+            if let (Some(first), Some(last)) = (seen.first.memory_bytes, seen.last.memory_bytes) {
+                grown.push((*pid, last as f64 - first as f64));
+            }
+            let points: Vec<(f64, f64)> = seen
+                .memory
+                .iter()
+                .map(|(at, bytes)| (at.seconds_since(start.at), *bytes as f64))
+                .collect();
+            growing.extend(steady_growth(&points).map(|growth| (*pid, growth)));
+        }
         grown.sort_by(|a, b| b.1.total_cmp(&a.1));
+        growing.retain(|(pid, _)| look.session.processes.contains_key(pid));
+        growing.sort_by(|a, b| b.1.slope.total_cmp(&a.1.slope));
         let total: f64 = grown.iter().map(|(_, bytes)| bytes.max(0.0)).sum();
         let of_job = |pid: &u32| look.session.processes.contains_key(pid);
         let by_job: f64 = grown
@@ -62,28 +77,28 @@ pub(super) fn rule(look: &Look) -> Answer {
         let whose = pid.map_or_else(String::new, |pid| {
             format!(" of the {} (process {pid})", role(look, pid))
         });
-        let per_step = look.step_ms().map(|ms| growth.slope * ms / 1e3);
-        let step = per_step.map_or_else(String::new, |n| format!(", {} a step", words::bytes(n)));
+        let (mut evidence, turn) = look.per_turn(&growth);
         let left = device
             .memory_total_bytes
             .map(|total| (total as f64 - growth.last).max(0.0) / growth.slope);
         let until = left.map_or_else(String::new, |s| {
             format!("; it is full in {}", words::time(s))
         });
+        evidence.entry("bytes_per_step").or_insert(json!(null));
+        evidence.extend([
+            ("device", json!(device.index)),
+            ("bytes_per_s", rounded(growth.slope)),
+            ("margin_bytes_per_s", rounded(growth.margin)),
+            ("time_to_limit_s", left.map_or(json!(null), rounded)),
+            ("pid", json!(pid)),
+            ("processes", processes(&growing)),
+        ]);
         return Answer::Found(Finding {
             kind: "gpu-memory-growth",
             share: None,
-            evidence: [
-                ("device", json!(device.index)),
-                ("bytes_per_s", rounded(growth.slope)),
-                ("margin_bytes_per_s", rounded(growth.margin)),
-                ("time_to_limit_s", left.map_or(json!(null), rounded)),
-                ("bytes_per_step", per_step.map_or(json!(null), rounded)),
-                ("pid", json!(pid)),
-            ]
-            .into(),
+            evidence,
             summary: format!(
-                "memory in use{whose} on GPU {} grows by {} a second (± {}){step}{until}",
+                "memory in use{whose} on GPU {} grows by {} a second (± {}){turn}{until}",
                 device.index,
                 words::bytes(growth.slope),
                 words::bytes(growth.margin)
@@ -96,4 +111,18 @@ pub(super) fn rule(look: &Look) -> Answer {
     } else {
         Answer::NotEnough("no GPU memory was seen")
     }
+}
+
+/// Processes of the job that grow steadily on the device.
+fn processes(growing: &[(u32, Growth)]) -> Value {
+    growing
+        .iter()
+        .map(|(pid, growth)| {
+            json!({
+                "pid": pid,
+                "bytes_per_s": rounded(growth.slope),
+                "margin_bytes_per_s": rounded(growth.margin),
+            })
+        })
+        .collect()
 }

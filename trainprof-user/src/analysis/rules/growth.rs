@@ -10,6 +10,14 @@ pub struct Growth {
     pub last: f64,
 }
 
+impl Growth {
+    /// How much that is in so many seconds, which are known with an error, and its 95 % confidence.
+    pub fn over(&self, seconds: f64, error_s: f64) -> (f64, f64) {
+        let margin = (self.margin * seconds).hypot(self.slope * error_s);
+        (self.slope * seconds, margin)
+    }
+}
+
 /// Points that make a line.
 const MIN_POINTS: usize = 8;
 /// Seconds that make a line.

@@ -46,7 +46,7 @@ pub(super) fn rule(look: &Look) -> Answer {
     let total = memory::growth_bytes_per_s(&growers);
     let room = memory::room(session);
     let left = memory::time_to_limit(session, total);
-    let per_step = look.step_ms().map(|ms| growth.slope * ms / 1e3);
+    let (per_turn, turn) = look.per_turn(&growth);
     let role = role(look, worst.pid);
     let mut evidence: super::Evidence = [
         ("pid", json!(worst.pid)),
@@ -58,9 +58,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         ("sites", sites.iter().map(site).collect()),
     ]
     .into();
-    if let Some(per_step) = per_step {
-        evidence.insert("bytes_per_step", rounded(per_step));
-    }
+    evidence.extend(per_turn);
     if let Some(left) = left {
         evidence.insert("time_to_limit_s", rounded(left));
     }
@@ -78,7 +76,6 @@ pub(super) fn rule(look: &Look) -> Answer {
         2 => ", and another process likewise".to_owned(),
         n => format!(", and {} other processes likewise", n - 1),
     };
-    let step = per_step.map_or_else(String::new, |n| format!(", {} a step", words::bytes(n)));
     let until = left.map_or_else(String::new, |s| {
         let whose = match room.as_ref().and_then(|room| room.cgroup.as_deref()) {
             Some(group) => format!("the limit of control group {group}"),
@@ -98,7 +95,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         share: None,
         evidence,
         summary: format!(
-            "the {role} (process {}, {name}) keeps {} of {} memory a second (± {}){step}{others}{kept}{until}",
+            "the {role} (process {}, {name}) keeps {} of {} memory a second (± {}){turn}{others}{kept}{until}",
             worst.pid,
             words::bytes(growth.slope),
             worst.which.name(),

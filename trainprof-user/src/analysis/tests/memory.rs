@@ -6,8 +6,9 @@ use crate::{
     record::{
         Record,
         fact::{
-            CgroupMemorySample, FaultFact, FaultSamplingFact, FrameFact, HostSample, PageKind,
-            PagesGone, PlaceClass, ProcessSample, StackFact,
+            CgroupMemorySample, FaultFact, FaultSamplingFact, FrameFact, GpuDeviceFact, GpuMetric,
+            GpuProcessFact, GpuSampleFact, HostSample, PageKind, PagesGone, PlaceClass,
+            ProcessSample, StackFact,
         },
     },
     session::Session,
@@ -167,6 +168,9 @@ fn a_leak_names_process_role_and_call_site_and_the_time_left() {
     assert!((number("time_to_limit_s") - 120.0).abs() < 6.0);
     assert_eq!(leak.evidence["sites"][0]["function"], "keep");
     assert!(leak.summary.contains("keep (model.so)"), "{}", leak.summary);
+    // Nothing tells of steps and epochs here, so nothing is said of them.
+    assert_eq!(leak.evidence["bytes_per_epoch"], serde_json::Value::Null);
+    assert!(!leak.summary.contains("epoch"), "{}", leak.summary);
     assert!(found(&analysis, "copy-on-write").is_none());
     let sites = memory::kept_sites(&memory.session, None, &[PageKind::Anonymous]);
     assert_eq!(sites.len(), 1, "what is given back is not kept");
@@ -250,6 +254,77 @@ fn a_worker_that_copies_its_parents_pages_does_not_leak() {
     let analysis = leaks.analyse();
     assert!(found(&analysis, "copy-on-write").is_none());
     assert!(found(&analysis, "memory-growth").is_some());
+}
+
+#[test]
+fn growth_is_told_by_step_and_by_epoch_and_for_each_process_on_a_gpu() {
+    let (tale, length) = super::epochs::sets(&[20; 8]);
+    let mut session = tale.session(length);
+    session.apply(&Record::FaultSampling(FaultSamplingFact {
+        period: 17,
+        page_bytes: 4096,
+    }));
+    let second = |t: u32| KtimeNs(at(f64::from(t) * 1e3));
+    let leak = |t: u32| 300_000_000 + 5_000_000 * u64::from(t);
+    session.apply(&Record::GpuDevice(GpuDeviceFact {
+        device: 0,
+        index: 0,
+        mig: None,
+        uuid: None,
+        name: None,
+        driver: None,
+        memory_total_bytes: Some(1 << 33),
+        used_by_job: Some(true),
+    }));
+    for t in 0..=(length / 1e3) as u32 {
+        session.apply(&Record::ProcessMemory(ProcessSample {
+            at: second(t),
+            pid: 100,
+            anon_bytes: leak(t),
+            ..ProcessSample::default()
+        }));
+        for (pid, bytes) in [(100, leak(t)), (301, 50_000_000)] {
+            session.apply(&Record::GpuProcess(GpuProcessFact {
+                at: second(t),
+                device: 0,
+                pid,
+                memory_bytes: Some(bytes),
+                utilisation: None,
+                name: None,
+            }));
+        }
+        session.apply(&Record::GpuSample(GpuSampleFact {
+            device: 0,
+            at: second(t),
+            span_ns: 0,
+            metric: GpuMetric::MemoryUsedBytes,
+            value: 50e6 + leak(t) as f64,
+        }));
+    }
+    let analysis = analyse(&session);
+    for kind in ["memory-growth", "gpu-memory-growth"] {
+        let found = found(&analysis, kind).expect(kind);
+        let number = |key: &str| found.evidence[key].as_f64().expect(key);
+        // Steps of 200 ms, twenty in an epoch.
+        for (key, truth) in [("bytes_per_step", MB), ("bytes_per_epoch", 20.0 * MB)] {
+            let margin = number(&format!("margin_{key}"));
+            assert!((number(key) / truth - 1.0).abs() < 0.02, "{kind} {key}");
+            assert!((0.0..0.1 * truth).contains(&margin), "{kind} {margin}");
+        }
+        assert!(
+            found.summary.contains(" an epoch of 4.0 s"),
+            "{}",
+            found.summary
+        );
+    }
+    let gpu = &found(&analysis, "gpu-memory-growth")
+        .expect("growth")
+        .evidence;
+    let processes = gpu["processes"].as_array().expect("a list");
+    assert_eq!(processes.len(), 1, "{processes:?}");
+    assert_eq!(processes[0]["pid"], 100);
+    let slope = processes[0]["bytes_per_s"].as_f64().expect("a slope");
+    assert!((slope / (5.0 * MB) - 1.0).abs() < 0.02);
 }
 
 #[test]

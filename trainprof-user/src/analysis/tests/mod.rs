@@ -2,6 +2,7 @@
 
 mod clocks;
 mod edge_cases;
+mod epochs;
 mod memory;
 mod stories;
 mod tale;

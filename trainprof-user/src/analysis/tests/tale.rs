@@ -66,6 +66,7 @@ pub struct Tale {
     outsiders: Vec<Record>,
     places: Vec<PlaceFact>,
     samples: Vec<SampleFact>,
+    ends: Vec<Record>,
 }
 
 /// Milliseconds of a story as kernel time.
@@ -104,6 +105,23 @@ impl Tale {
             parent_tid: None,
             name: format!("t{tid}"),
         });
+        self
+    }
+
+    /// A process and its threads that were made and ended while the watch went on.
+    pub fn lived(&mut self, process: u32, from: f64, to: f64) -> &mut Self {
+        let of = |pid: u32| pid == process;
+        for seen in self.processes.iter_mut().filter(|seen| of(seen.pid)) {
+            seen.at = KtimeNs(at(from));
+        }
+        for seen in self.threads.iter_mut().filter(|seen| of(seen.pid)) {
+            seen.at = KtimeNs(at(from));
+            self.ends.push(Record::Exit {
+                at: KtimeNs(at(to)),
+                pid: seen.pid,
+                tid: seen.tid,
+            });
+        }
         self
     }
 
@@ -368,6 +386,7 @@ impl Tale {
             }));
             from = to;
         }
+        out.extend(self.ends.clone());
         out
     }
 }

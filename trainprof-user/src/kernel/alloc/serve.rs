@@ -86,6 +86,15 @@ struct Probed {
     returns: u32,
 }
 
+/// CPU time in a part of the time between two looks at it, taken to be even: a window that was full may have been over long
+/// before we got a CPU to look again.
+fn cut(cpu_ns: u64, part: u64, whole: u64) -> u64 {
+    if part >= whole {
+        return cpu_ns;
+    }
+    (u128::from(cpu_ns) * u128::from(part) / u128::from(whole)) as u64
+}
+
 /// Serves until the line ends. The programs are loaded.
 pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, line: &Line) {
     go_first();
@@ -167,6 +176,7 @@ impl Server<'_> {
             closed.attach_ns = began.elapsed().as_nanos() as u64;
             (closed.sites, closed.returns) = (probed.sites, probed.returns);
             if probed.sites > 0 {
+                let looked = clock::now().0;
                 let ran = self.cpu_ns(order.pid);
                 closed.from = clock::now().0;
                 self.begin(order, closed.from);
@@ -174,7 +184,11 @@ impl Server<'_> {
                 closed.to = self.stop_counting();
                 closed.cpu_ns = ran
                     .zip(self.cpu_ns(order.pid))
-                    .map(|(before, after)| after.saturating_sub(before));
+                    .map(|(before, after)| after.saturating_sub(before))
+                    .map(|ns| {
+                        let whole = clock::now().0.saturating_sub(looked);
+                        cut(ns, closed.to.saturating_sub(closed.from), whole)
+                    });
                 closed.functions = places.iter().map(|place| place.row as u8).collect();
             }
             let began = Instant::now();
@@ -689,4 +703,18 @@ fn readable(fd: RawFd, patience: Duration) {
 fn go_first() {
     // SAFETY: concerns this process alone.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+
+    #[test]
+    fn cpu_time_ends_with_the_window_and_not_when_it_is_looked_at() {
+        assert_eq!(cut(300, 100, 300), 100);
+        assert_eq!(cut(300, 300, 300), 300);
+        assert_eq!(cut(300, 301, 300), 300);
+        assert_eq!(cut(300, 0, 0), 300);
+        assert_eq!(cut(u64::MAX, 1, 2), u64::MAX / 2);
+    }
 }

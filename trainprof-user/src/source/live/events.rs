@@ -1,7 +1,7 @@
 //! Single events as records, with what must be looked up while it is there.
 
 use trainprof_common::{
-    event::{FAULT_IN_KERNEL, FAULT_WRITE_TO_SHARED},
+    event::{EXIT_OUT_OF_MEMORY, FAULT_IN_KERNEL, FAULT_WRITE_TO_SHARED},
     op::Class,
 };
 
@@ -81,11 +81,15 @@ impl Live {
             },
             Event::Exit(exit) => {
                 self.alive.remove(&exit.tid);
+                let at = KtimeNs(exit.at);
                 self.out.push(Record::Exit {
-                    at: KtimeNs(exit.at),
+                    at,
                     pid: exit.tgid,
                     tid: exit.tid,
                 });
+                if exit.flags & EXIT_OUT_OF_MEMORY != 0 {
+                    self.out.push(Record::OutOfMemory { at, pid: exit.tgid });
+                }
             }
             Event::Sample(sample) => self.places.add(sample, &mut self.out),
             Event::Fault(fault) => self.fault(fault),

@@ -25,6 +25,8 @@ const PSS_EVERY: u64 = 30 * SECOND;
 const PSS_MAX_RESIDENT: u64 = 4 << 30;
 /// A process for which that took longer, in nanoseconds, is not asked again.
 const PSS_TOO_DEAR: u64 = 20_000_000;
+/// In the last round all are asked once more, until so much time has gone, nanoseconds.
+const PSS_AT_THE_END: u64 = 40_000_000;
 
 /// When which process was last asked for what is dear.
 pub(super) struct Processes {
@@ -32,6 +34,8 @@ pub(super) struct Processes {
     rounds: u64,
     /// The next round is the first or the last one.
     edge: bool,
+    /// It is the last one.
+    ends: bool,
     /// Whether the size of /proc/PID/fd is the number of descriptors: since Linux 6.2.
     fd_size_counts: bool,
     pss: Pss,
@@ -43,6 +47,7 @@ impl Default for Processes {
             pace: Pace::every(SECOND),
             rounds: 0,
             edge: true,
+            ends: false,
             // We ourselves always have some open.
             fd_size_counts: fs::metadata("/proc/self/fd").is_ok_and(|fd| fd.len() > 0),
             pss: Pss::default(),
@@ -55,6 +60,7 @@ impl Processes {
     pub(super) fn now(&mut self) {
         self.pace.now();
         self.edge = true;
+        self.ends = true;
     }
 
     pub(super) fn poll(
@@ -71,7 +77,11 @@ impl Processes {
         let edge = std::mem::take(&mut self.edge);
         let order = largest_first(resident);
         // Proportional shares are paced by themselves: one process at a time.
-        let pss = self.pss.read(at, &order, resident);
+        let mut pss = BTreeMap::new();
+        pss.extend(self.pss.read(at, &order, resident));
+        if std::mem::take(&mut self.ends) {
+            pss.extend(self.pss.read_again(at, &order, resident));
+        }
         let fd_size_counts = self.fd_size_counts;
         self.pace.round(at, || {
             for (rank, pid) in order.into_iter().enumerate() {
@@ -90,7 +100,7 @@ impl Processes {
                 // When it was read, which on a busy host is later than when the round began.
                 sample.at = own::now();
                 sample.pid = pid;
-                sample.pss_bytes = pss.filter(|(of, _)| *of == pid).map(|(_, bytes)| bytes);
+                sample.pss_bytes = pss.get(&pid).copied();
                 sample.descriptors = if fd_size_counts {
                     descriptors(&dir)
                 } else if has_turn || edge {
@@ -132,28 +142,58 @@ impl Pss {
         self.last.retain(|pid, _| resident.contains_key(pid));
         self.too_dear.retain(|pid| resident.contains_key(pid));
         let pid = self.whose_turn(at, order, resident)?;
-        let mut took = 0;
-        let bytes = self.pace.round(at, || {
-            let before = own::now();
-            let path = format!("/proc/{pid}/smaps_rollup");
-            let text = read_text(Path::new(&path), 16 << 10).ok();
-            took = own::now().since(before);
-            kilobytes(&text?, "Pss:")
-        })?;
+        let (bytes, took) = self.pace.round(at, || share(pid))?;
+        self.note(at, pid, took);
+        Some((pid, bytes?))
+    }
+
+    /// Those that were asked before, once more: what became of them in the watch. The largest come first.
+    fn read_again(
+        &mut self,
+        at: KtimeNs,
+        order: &[u32],
+        resident: &BTreeMap<u32, u64>,
+    ) -> BTreeMap<u32, u64> {
+        let mut out = BTreeMap::new();
+        let mut spent = 0;
+        for pid in order.iter().take(EACH_ROUND) {
+            let before = self.last.get(pid).is_some_and(|last| *last < at);
+            if before && self.may_ask(*pid, resident) && spent < PSS_AT_THE_END {
+                let (bytes, took) = share(*pid);
+                self.note(at, *pid, took);
+                spent += took;
+                out.extend(bytes.map(|bytes| (*pid, bytes)));
+            }
+        }
+        out
+    }
+
+    fn note(&mut self, at: KtimeNs, pid: u32, took: u64) {
         self.last.insert(pid, at);
         if took > PSS_TOO_DEAR {
             self.too_dear.insert(pid);
         }
-        Some((pid, bytes?))
+    }
+
+    fn may_ask(&self, pid: u32, resident: &BTreeMap<u32, u64>) -> bool {
+        resident.get(&pid).is_some_and(|b| *b < PSS_MAX_RESIDENT) && !self.too_dear.contains(&pid)
     }
 
     fn whose_turn(&self, at: KtimeNs, order: &[u32], resident: &BTreeMap<u32, u64>) -> Option<u32> {
         order.iter().take(EACH_ROUND).copied().find(|pid| {
-            let small = resident.get(pid).is_some_and(|b| *b < PSS_MAX_RESIDENT);
             let due = self.last.get(pid).is_none_or(|t| at.since(*t) >= PSS_EVERY);
-            small && due && !self.too_dear.contains(pid)
+            due && self.may_ask(*pid, resident)
         })
     }
+}
+
+/// A process's proportional share, bytes, and how long the kernel took to tell, nanoseconds.
+fn share(pid: u32) -> (Option<u64>, u64) {
+    let before = own::now();
+    let path = format!("/proc/{pid}/smaps_rollup");
+    let text = read_text(Path::new(&path), 16 << 10).ok();
+    let took = own::now().since(before);
+    (text.and_then(|text| kilobytes(&text, "Pss:")), took)
 }
 
 /// Decodes /proc/PID/status. A process that has ended and was not waited for has no memory.
@@ -253,6 +293,28 @@ mod tests {
         pss.too_dear.insert(3);
         assert_eq!(turn(&pss, 2), None);
         assert_eq!(turn(&pss, 31), Some(2));
+    }
+
+    #[test]
+    fn a_share_is_read_again_at_the_end_however_short_the_watch() {
+        let own = std::process::id();
+        let resident = BTreeMap::from([(own, 1 << 20)]);
+        let mut processes = Processes::default();
+        let mut out = Vec::new();
+        for (round, last) in [(1, false), (2, false), (3, true)] {
+            if last {
+                processes.now();
+            }
+            processes.poll(KtimeNs(round * SECOND), &resident, &mut out);
+        }
+        let shares: Vec<bool> = out
+            .iter()
+            .filter_map(|record| match record {
+                Record::ProcessMemory(sample) => Some(sample.pss_bytes.is_some()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(shares, [true, false, true]);
     }
 
     #[test]

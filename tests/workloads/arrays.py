@@ -1,0 +1,51 @@
+"""Makes arrays, in turns that ask the allocator for the same each time: arrays.py TRUTH SECONDS
+Each is larger than what Python's and numpy's own pools serve. With `count` for SECONDS (and counter.so preloaded, which
+counts) it makes TURNS turns and says how many calls they took.
+"""
+
+import ctypes
+import sys
+import time
+
+import numpy
+
+import gate
+
+TURNS = 1000
+ELEMENTS = 4000  # of 8 bytes
+
+
+def turns(base, count):
+    for _ in range(count):
+        a = base + 1.0
+        b = numpy.sin(a)
+        c = numpy.empty(ELEMENTS // 2)
+        c[:] = b[::2]
+        a = b = c = None
+
+
+def main():
+    out, what = sys.argv[1:3]
+    base = numpy.arange(float(ELEMENTS))
+    turns(base, TURNS)
+    if what == "count":
+        library = ctypes.CDLL(None)
+        counts = (ctypes.c_uint64 * 2)()
+        library.allocations(counts)
+        before = list(counts)
+        turns(base, TURNS)
+        library.allocations(counts)
+        made = [(now - then) / TURNS for now, then in zip(counts, before)]
+        gate.truth(out, calls_per_turn=made[0], bytes_per_turn=made[1])
+        return
+    gate.begin()
+    done, begun = 0, time.monotonic()
+    while time.monotonic() - begun < float(what):
+        turns(base, TURNS)
+        done += TURNS
+    seconds = time.monotonic() - begun
+    gate.end()
+    gate.truth(out, turns=done, turns_per_s=done / seconds)
+
+
+main()
