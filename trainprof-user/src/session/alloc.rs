@@ -11,8 +11,8 @@ use crate::record::{
 };
 
 /// By how much a probe's cost on the job may differ from what was measured on our own process: after each trap, Python's
-/// many branches and a job's data are found again more slowly than our own short loop (half as much again was seen).
-const CALIBRATION_ERROR: f64 = 0.5;
+/// many branches and a job's data are found again more slowly than in our own short loop (up to a third was seen; half, once, on a busy host).
+const CALIBRATION_ERROR: f64 = 0.3;
 /// Relative error between windows, as long as there are too few to tell.
 const UNKNOWN_SPREAD: f64 = 0.15;
 const ENOUGH_WINDOWS: usize = 3;
@@ -330,14 +330,14 @@ mod tests {
         seen.apply(&Record::AllocWindow(window(1, 5_000, 1_000.0)));
         let rate = seen.allocs_per_s(|_| 0.5).expect("a rate");
         assert!((rate.value - 0.5e6).abs() < 1.0, "{rate:?}");
-        assert!(rate.error > 0.075e6 && rate.error < 0.15e6, "{rate:?}");
+        assert!(rate.error > 0.1e6 && rate.error < 0.2e6, "{rate:?}");
         assert!((seen.bytes_per_s(|_| 0.5).expect("bytes").value - 0.5e8).abs() < 100.0);
         for number in 2..20 {
             seen.apply(&Record::AllocWindow(window(number, 5_000, 1_000.0)));
         }
         let many = seen.allocs_per_s(|_| 0.5).expect("a rate");
         // What is left is that the probes' cost is not known better.
-        assert!((0.09e6..0.11e6).contains(&many.error), "{many:?}");
+        assert!((0.14e6..0.16e6).contains(&many.error), "{many:?}");
     }
 
     #[test]
