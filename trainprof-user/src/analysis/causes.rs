@@ -16,7 +16,7 @@ use super::{
     running::{Call, call, split},
     spans::{share_inside, union},
     throttle::Throttled,
-    timeline::line,
+    timeline::{Item, line},
     walk::{Hop, HopKind, Leaf, Spent, Walked, What},
 };
 use crate::{
@@ -76,6 +76,8 @@ pub struct Scene<'a> {
     own_batches_within: u64,
     own_batches_countable: bool,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
+    /// The same with the time in which somebody had been woken for it and had no CPU yet.
+    lock_turns: BTreeMap<LockId, Vec<(u64, u64)>>,
     handed_on: BTreeMap<(LockId, u32), Vec<(u64, u64)>>,
 }
 
@@ -108,7 +110,8 @@ impl<'a> Scene<'a> {
             own_batches,
             own_batches_within,
             own_batches_countable,
-            lock_waits: lock_waits(facts, locks),
+            lock_waits: lock_waits(facts, locks, |item| (item.from, item.woken)),
+            lock_turns: lock_waits(facts, locks, |item| (item.from, item.to)),
             handed_on: handed_on(facts, locks),
             facts,
             cast,
@@ -376,7 +379,7 @@ impl<'a> Scene<'a> {
         } else {
             (0.0, split.fault)
         };
-        let churn = split.allocator + fault + split.memory_calls;
+        let churn = split.churn() - split.fault + fault;
         out.push((Kind::AllocationChurn, detail, left * churn));
         let reads_files = producer
             || self
@@ -444,15 +447,16 @@ impl<'a> Scene<'a> {
         let throttled = self.throttled.share(windows, ours);
         out.push((Kind::CpuThrottled, detail, throttled));
         let left = 1.0 - throttled;
-        // Behind a thread that it shares a lock with: that one was woken for it, or has not let go of the CPU.
-        if ours && let Some(id) = self.shared_lock(tid, by) {
-            let detail = Detail {
-                lock: Some(id),
-                ..detail
-            };
-            out.push((Kind::Serialization, detail, left));
-            return;
-        }
+        // Behind a thread that it shares a lock with, while somebody wants that lock: that one was woken for it, or has not
+        // let go of the CPU. While nobody wants it, no lock is in the way.
+        let lock = ours.then(|| self.shared_lock(tid, by)).flatten();
+        let locked = lock.map_or(0.0, |id| share_inside(windows, &self.lock_turns[&id]));
+        out.push((
+            Kind::Serialization,
+            Detail { lock, ..detail },
+            left * locked,
+        ));
+        let left = left * (1.0 - locked);
         if by != 0 && !ours {
             let outsider = by;
             out.push((Kind::CpuContention, Detail { outsider, ..detail }, left));
@@ -466,6 +470,12 @@ impl<'a> Scene<'a> {
             what: What::Run { tid: doer },
         };
         self.running(&leaf, doer, windows, &mut doing);
+        // The lock has had its part.
+        let (same, doing): (Vec<_>, Vec<_>) = doing
+            .into_iter()
+            .partition(|(kind, detail, _)| *kind == Kind::Serialization && detail.lock == lock);
+        let same: f64 = same.iter().map(|(_, _, share)| share).sum();
+        let left = if same < 1.0 { left / (1.0 - same) } else { 0.0 };
         for (kind, detail, share) in doing {
             let kind = match kind {
                 // The GPU's driver apart, computing that is in the way is the model's own.
@@ -635,8 +645,12 @@ fn chokes(facts: &Facts, cast: &Cast) -> BTreeSet<u32> {
         .collect()
 }
 
-/// When anybody waited for each lock.
-fn lock_waits(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> BTreeMap<LockId, Vec<(u64, u64)>> {
+/// When anybody waited for each lock; `span`: which part of a wait counts.
+fn lock_waits(
+    facts: &Facts,
+    locks: &BTreeMap<LockId, Lock>,
+    span: impl Fn(&Item) -> (u64, u64),
+) -> BTreeMap<LockId, Vec<(u64, u64)>> {
     locks
         .iter()
         .map(|(id, lock)| {
@@ -644,7 +658,7 @@ fn lock_waits(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> BTreeMap<LockId,
             for tid in &lock.threads {
                 for item in facts.items(*tid) {
                     if item.kind() == WaitKind::Futex && line(&item.object) == id.line {
-                        waits.push((item.from, item.woken));
+                        waits.push(span(item));
                     }
                 }
             }

@@ -45,6 +45,13 @@ pub struct Split {
     pub samples: usize,
 }
 
+impl Split {
+    /// Taking memory and giving it back.
+    pub fn churn(&self) -> f64 {
+        self.allocator + self.fault + self.memory_calls
+    }
+}
+
 /// The split of a thread's running inside the given windows; from all its samples when there are too few inside.
 pub fn split(facts: &Facts, tid: u32, windows: &[(u64, u64)]) -> Split {
     let all = facts.samples(tid);

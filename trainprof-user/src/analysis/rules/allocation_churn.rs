@@ -83,10 +83,13 @@ pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
         let duration = look.session.duration_s().max(1e-9);
         let calls = Calls::of(look.session);
-        let doers = look.top(KIND, |share| Some(share.detail.tid));
-        let doer = doers.first().map(|(tid, _)| *tid);
-        let split = doer
-            .map(|tid| split(look.facts, tid, &[]))
+        // Who waited for a CPU behind an allocating thread is charged too, but allocates nothing itself.
+        let (doer, split) = look
+            .top(KIND, |share| Some(share.detail.tid))
+            .into_iter()
+            .map(|(tid, seconds)| (tid, seconds, split(look.facts, tid, &[])))
+            .max_by(|a, b| (a.1 * a.2.churn()).total_cmp(&(b.1 * b.2.churn())))
+            .map(|(tid, _, split)| (Some(tid), split))
             .unwrap_or_default();
         let sites: Vec<_> = doer
             .and_then(|tid| look.session.thread(tid))

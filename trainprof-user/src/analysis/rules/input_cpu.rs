@@ -40,7 +40,7 @@ pub(super) fn rule(look: &Look) -> Answer {
                 look.effect(KIND)
             ),
             _ => format!(
-                "make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} there are {free:.1} are free; without it {}",
+                "make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free; without it {}",
                 look.effect(KIND)
             ),
         };
