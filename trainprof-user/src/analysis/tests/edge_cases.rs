@@ -174,6 +174,52 @@ fn a_lock_that_goes_round_is_one_cause() {
 }
 
 #[test]
+fn a_cpu_that_is_waited_for_is_not_the_lock_that_both_use() {
+    // Loader threads decompress without the interpreter's lock, which goes round in a few milliseconds of each turn. They
+    // take the trainer's CPU for 20 ms, and hand a batch over.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for tid in [101, 102] {
+        tale.thread(TRAINER, tid);
+        tale.ops(tid, 10.0, Op::Open, Class::File, 5, 100, 1 << 20, 1.0);
+    }
+    let gil = 0x7000;
+    for turn in 0..160_u32 {
+        let begin = f64::from(turn) * 50.0;
+        for (tid, from, to, by) in [
+            (TRAINER, 0.0, 3.0, 101),
+            (101, 3.0, 5.0, TRAINER),
+            (102, 5.0, 7.0, 101),
+            (TRAINER, 7.0, 9.0, 102),
+        ] {
+            let (from, to) = (begin + from, begin + to);
+            tale.wait(tid, from, to, FUTEX, On::Futex(gil), By::Thread(by));
+        }
+        tale.preempted(TRAINER, begin + 10.0, begin + 30.0, 101);
+        let queue = On::Futex(0x100_000 + u64::from(turn) * 64);
+        tale.wait(
+            TRAINER,
+            begin + 31.0,
+            begin + 45.0,
+            FUTEX,
+            queue,
+            By::Thread(102),
+        );
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let trainer = analysis.trainer.expect("a trainer");
+    sums_up(&trainer);
+    assert!(analysis.locks.contains_key(&LockId {
+        pid: TRAINER,
+        line: gil >> 6
+    }));
+    let lock = share(&trainer, Kind::Serialization);
+    assert!(lock < 0.2, "{lock}");
+    let input = share(&trainer, Kind::InputCpu);
+    assert!(input > 0.6, "{input}");
+}
+
+#[test]
 fn a_lock_that_is_held_over_a_read_is_the_cause() {
     // Four loader threads read one after the other, each for 18 ms of its turn of 20 ms, under one lock: the reads are
     // not slow, they are one at a time. Every turn ends a wait of the trainer of 15 ms.
