@@ -11,7 +11,23 @@ pub mod stats;
 mod table;
 mod tools;
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
+
+/// Options that every benchmark has.
+#[derive(clap::Args)]
+struct Common {
+    /// Multiplies the work, or the length, of every run
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Also put the tables into this file, in place of what a run put there before
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// The trainprof to measure; what else a benchmark needs of its build lies beside it
+    #[arg(long, default_value = "target/release/trainprof")]
+    trainprof: PathBuf,
+}
 
 /// Runs the named benchmark: `overhead`, `alloc` or `governor`, each with options of its own (`--help`).
 pub fn run(args: &[String]) -> Result<()> {

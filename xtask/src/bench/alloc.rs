@@ -16,7 +16,7 @@ use clap::Parser;
 
 use self::{figures::Sample, tools::Peer};
 use super::{
-    chosen,
+    Common, chosen,
     job::{Job, Work},
     section,
     tools::{Attached, Paths, Used},
@@ -40,15 +40,8 @@ struct Options {
     /// Tools beside the bare job: trainprof, trainprof-off, memleak, bpftrace-count, bpftrace-stacks, memray, heaptrack
     #[arg(long, value_delimiter = ',')]
     tools: Vec<String>,
-    /// Multiplies the work of every run
-    #[arg(long, default_value_t = 1.0)]
-    scale: f64,
-    /// Also put the tables into this file, in place of what a run put there before
-    #[arg(long)]
-    out: Option<PathBuf>,
-    /// The trainprof to measure
-    #[arg(long, default_value = "target/release/trainprof")]
-    trainprof: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// What is run, and with what.
@@ -81,11 +74,11 @@ pub fn run(args: &[String]) -> Result<()> {
         python: crate::setup::python()
             .context("no Python with torch and numpy: cargo xtask setup --bench")?,
         paths: Paths {
-            trainprof: root().join(&options.trainprof),
+            trainprof: root().join(&options.common.trainprof),
             script: PathBuf::new(),
             scratch,
         },
-        scale: options.scale,
+        scale: options.common.scale,
     };
     if peers.iter().any(|peer| peer.is_trainprof()) && !bench.paths.trainprof.is_file() {
         bail!(
@@ -109,7 +102,7 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let text = table::render(&samples, &left_out, per_picture, args);
     println!("{text}");
-    if let Some(out) = &options.out {
+    if let Some(out) = &options.common.out {
         section::write(out, "alloc", &text)?;
     }
     Ok(())

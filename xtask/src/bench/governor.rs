@@ -15,6 +15,7 @@ use clap::Parser;
 
 use self::figures::{Course, Facts};
 use super::{
+    Common,
     job::{Job, Work},
     section,
     tools::{Attached, Launch, Paths, Used},
@@ -34,15 +35,8 @@ struct Options {
     /// Rounds: the job bare, then watched
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Multiplies the 20 seconds of each step
-    #[arg(long, default_value_t = 1.0)]
-    scale: f64,
-    /// Also put the tables into this file, in place of what a run put there before
-    #[arg(long)]
-    out: Option<PathBuf>,
-    /// The trainprof to measure; `examples/windows` is beside it
-    #[arg(long, default_value = "target/release/trainprof")]
-    trainprof: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// The job bare, and watched.
@@ -62,7 +56,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let scratch = root().join("target/bench/scratch");
     std::fs::create_dir_all(&scratch)?;
     let paths = Paths {
-        trainprof: root().join(&options.trainprof),
+        trainprof: root().join(&options.common.trainprof),
         script: PathBuf::new(),
         scratch,
     };
@@ -93,7 +87,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let mut line = vec![
         job.into_os_string(),
         "-".into(),
-        (STEP_S * options.scale).to_string().into(),
+        (STEP_S * options.common.scale).to_string().into(),
     ];
     line.extend(RATES.map(|rate| OsString::from(rate.to_string())));
     let mut rounds = Vec::new();
@@ -116,7 +110,7 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let text = chart::render(&rounds, args);
     println!("{text}");
-    if let Some(out) = &options.out {
+    if let Some(out) = &options.common.out {
         section::write(out, "governor", &text)?;
     }
     Ok(())

@@ -1,11 +1,12 @@
 //! What watching costs a job, its bystanders and the host: the job bare and under each tool, in turn,
 //! round by round, so that whatever else changes on the host meets all of them alike.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 
+use super::Common;
 use super::job::{Job, Work};
 use super::loads::{Bench, Load};
 use super::tools::{Attached, Paths, Tool, Used, is_installed};
@@ -26,15 +27,8 @@ struct Options {
     /// Tools beside the bare job: empty, trainprof, bpftrace, strace
     #[arg(long, value_delimiter = ',')]
     tools: Vec<String>,
-    /// Multiplies the work of every run
-    #[arg(long, default_value_t = 1.0)]
-    scale: f64,
-    /// Also put the tables into this file, in place of what a run put there before
-    #[arg(long)]
-    out: Option<PathBuf>,
-    /// The trainprof to measure
-    #[arg(long, default_value = "target/release/trainprof")]
-    trainprof: PathBuf,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// One run of a load under a tool.
@@ -73,7 +67,7 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let folder = root.join("target/bench");
     let paths = Paths {
-        trainprof: root.join(&options.trainprof),
+        trainprof: root.join(&options.common.trainprof),
         script: root.join("xtask/bench/loader.bt"),
         scratch: folder.join("scratch"),
     };
@@ -84,7 +78,12 @@ pub fn run(args: &[String]) -> Result<()> {
         );
     }
     std::fs::create_dir_all(&paths.scratch)?;
-    let bench = Bench::prepare(&folder, &root.join("xtask/bench"), options.scale, &loads)?;
+    let bench = Bench::prepare(
+        &folder,
+        &root.join("xtask/bench"),
+        options.common.scale,
+        &loads,
+    )?;
     let mut all = Vec::new();
     for load in loads {
         if let Some(lack) = bench.lack(load) {
@@ -95,7 +94,7 @@ pub fn run(args: &[String]) -> Result<()> {
     }
     let text = table::render(&all, &tools, args);
     println!("{text}");
-    if let Some(out) = &options.out {
+    if let Some(out) = &options.common.out {
         section::write(out, "overhead", &text)?;
     }
     Ok(())
