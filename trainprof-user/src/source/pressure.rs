@@ -85,12 +85,15 @@ impl Pressure {
         }
         self.processes.now();
         self.poll(at, resident, out);
-        self.sockets.resolve(at, out);
+        if self.sockets.has_new() {
+            self.sockets.now();
+            self.sockets.resolve(at, out);
+        }
     }
 
-    /// A thread of process `pid` waited on the socket with this inode.
-    pub(super) fn socket(&mut self, pid: u32, inode: u64) {
-        self.sockets.meet(pid, inode);
+    /// A thread of process `pid` waited on the socket with this inode for so many nanoseconds.
+    pub(super) fn socket(&mut self, pid: u32, inode: u64, waited_ns: u64) {
+        self.sockets.meet(pid, inode, waited_ns);
     }
 
     /// Finds the far ends of sockets that are new.

@@ -26,7 +26,8 @@ impl Live {
         match event {
             Event::Wait(wait) => {
                 self.look_up(wait.object.fileset, wait.waker);
-                self.socket(wait.tid, &object_fact(&wait.object));
+                let waited = wait.woken.saturating_sub(wait.from);
+                self.socket(wait.tid, &object_fact(&wait.object), waited);
                 if wait.to.saturating_sub(wait.woken) >= WORTH_NAMING_NS {
                     self.outsider(wait.ran_before);
                 }
@@ -173,11 +174,11 @@ impl Live {
     }
 
     /// Notes a socket that a thread of the job waited on.
-    pub(super) fn socket(&mut self, tid: u32, object: &ObjectFact) {
+    pub(super) fn socket(&mut self, tid: u32, object: &ObjectFact, waited_ns: u64) {
         if object.class == Class::Socket as u8
             && let Some(pid) = self.alive.get(&tid)
         {
-            self.pressure.socket(*pid, object.id);
+            self.pressure.socket(*pid, object.id, waited_ns);
         }
     }
 }

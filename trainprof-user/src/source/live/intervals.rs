@@ -63,9 +63,9 @@ impl Live {
         for (key, _) in &counted.ops {
             self.look_up(key.fileset, 0);
         }
-        for (key, _) in &counted.waits {
+        for (key, cell) in &counted.waits {
             self.look_up(key.fileset, key.waker);
-            self.socket(key.tid, &wait_object(key));
+            self.socket(key.tid, &wait_object(key), cell.wait_ns);
         }
         self.pressure.resolve_sockets(&mut self.out);
         // A thread that has ended since then has given its account.

@@ -5,6 +5,8 @@ use crate::time::KtimeNs;
 
 /// A poll's CPU time is at most one part in so many of the time until the next: 0.5 %.
 const REST_PER_COST: u64 = 200;
+/// The same of a poll that may well wait: 0.1 %.
+const LONG_REST_PER_COST: u64 = 1_000;
 /// Intervals begin a little early or late; nanoseconds.
 const SLACK_NS: u64 = 100_000_000;
 
@@ -12,6 +14,7 @@ const SLACK_NS: u64 = 100_000_000;
 #[derive(Debug)]
 pub(super) struct Pace {
     period_ns: u64,
+    rest_per_cost: u64,
     next: KtimeNs,
 }
 
@@ -20,7 +23,16 @@ impl Pace {
     pub(super) fn every(period_ns: u64) -> Self {
         Self {
             period_ns,
+            rest_per_cost: REST_PER_COST,
             next: KtimeNs(0),
+        }
+    }
+
+    /// The same, with a longer rest after a dear one.
+    pub(super) fn sparing(period_ns: u64) -> Self {
+        Self {
+            rest_per_cost: LONG_REST_PER_COST,
+            ..Self::every(period_ns)
         }
     }
 
@@ -45,7 +57,9 @@ impl Pace {
     }
 
     fn spent(&mut self, now: KtimeNs, cost_ns: u64) {
-        let rest = cost_ns.saturating_mul(REST_PER_COST).max(self.period_ns);
+        let rest = cost_ns
+            .saturating_mul(self.rest_per_cost)
+            .max(self.period_ns);
         self.next = KtimeNs(now.0.saturating_add(rest));
     }
 }

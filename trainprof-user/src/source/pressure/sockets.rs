@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Read},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::PathBuf,
 };
 
 use super::{SECOND, pace::Pace};
@@ -15,24 +16,34 @@ use crate::{
 
 /// Sockets that are remembered, so that each is looked up once; the oldest are forgotten.
 const MOST: usize = 1024;
-/// Network namespaces whose pace is remembered.
-const MOST_NAMESPACES: usize = 64;
 /// Bytes of one table that are read at most: about 28 000 connections.
 const MOST_BYTES: u64 = 4 << 20;
 /// Longest line: a path of a unix socket has 108 bytes, each up to 4 as an escape.
 const MOST_LINE: u64 = 1024;
 /// Looks for a socket that is in no table; it may have been between two states.
 const TRIES: u32 = 3;
+/// A socket is looked up once somebody waited on it so long, at a time or within an interval, nanoseconds: a loader
+/// opens many that live for one message, and the table of all connections is dear to read.
+const WORTH_NS: u64 = 5_000_000;
 
 /// Sockets that were met.
-#[derive(Default)]
 pub(super) struct Sockets {
     seen: BTreeSet<u64>,
     /// In the order in which they were met.
     order: VecDeque<u64>,
     new: Vec<New>,
-    /// By namespace (link of /proc/PID/ns/net).
-    paces: BTreeMap<String, Pace>,
+    pace: Pace,
+}
+
+impl Default for Sockets {
+    fn default() -> Self {
+        Self {
+            seen: BTreeSet::new(),
+            order: VecDeque::new(),
+            new: Vec::new(),
+            pace: Pace::sparing(SECOND),
+        }
+    }
 }
 
 /// A socket whose far end is not known yet.
@@ -45,9 +56,9 @@ struct New {
 }
 
 impl Sockets {
-    /// A process waited on a socket.
-    pub(super) fn meet(&mut self, pid: u32, inode: u64) {
-        if inode == 0 || !self.seen.insert(inode) {
+    /// A process waited on a socket for so many nanoseconds.
+    pub(super) fn meet(&mut self, pid: u32, inode: u64, waited_ns: u64) {
+        if inode == 0 || waited_ns < WORTH_NS || !self.seen.insert(inode) {
             return;
         }
         self.order.push_back(inode);
@@ -64,51 +75,57 @@ impl Sockets {
         });
     }
 
+    /// Makes the next look due.
+    pub(super) fn now(&mut self) {
+        self.pace.now();
+    }
+
     pub(super) fn has_new(&self) -> bool {
         !self.new.is_empty()
     }
 
-    /// Looks the new ones up, in each namespace no more often than its pace allows.
+    /// Looks the new ones up, no more often than the pace allows.
     pub(super) fn resolve(&mut self, now: KtimeNs, out: &mut Vec<Record>) {
-        let mut by_namespace = BTreeMap::<String, Vec<New>>::new();
-        for new in std::mem::take(&mut self.new) {
-            // A process that is gone takes its view of the tables with it.
-            if let Ok(link) = fs::read_link(format!("/proc/{}/ns/net", new.pid)) {
-                let namespace = link.to_string_lossy().into_owned();
-                by_namespace.entry(namespace).or_default().push(new);
+        let new = &mut self.new;
+        self.pace.round(now, || {
+            for (_, sockets) in by_namespace(std::mem::take(new)) {
+                let mut wanted: BTreeMap<u64, New> =
+                    sockets.into_iter().map(|new| (new.inode, new)).collect();
+                for socket in look_up(&wanted) {
+                    wanted.remove(&socket.inode);
+                    out.push(Record::Socket(socket));
+                }
+                new.extend(wanted.into_values().filter_map(|mut new| {
+                    new.tries += 1;
+                    (new.tries < TRIES).then_some(new)
+                }));
             }
-        }
-        for (namespace, sockets) in by_namespace {
-            if self.paces.len() >= MOST_NAMESPACES && !self.paces.contains_key(&namespace) {
-                self.paces.clear();
-            }
-            let pace = self
-                .paces
-                .entry(namespace)
-                .or_insert_with(|| Pace::every(SECOND));
-            let mut wanted: BTreeMap<u64, New> =
-                sockets.into_iter().map(|new| (new.inode, new)).collect();
-            let found = pace.round(now, || look_up(&wanted));
-            for socket in found.iter().flatten() {
-                wanted.remove(&socket.inode);
-            }
-            let looked = found.is_some();
-            out.extend(found.into_iter().flatten().map(Record::Socket));
-            self.new.extend(wanted.into_values().filter_map(|mut new| {
-                new.tries += u32::from(looked);
-                (new.tries < TRIES).then_some(new)
-            }));
+        });
+    }
+}
+
+/// Sockets by the network namespace of their process; a process that is gone takes its view of the tables with it.
+fn by_namespace(sockets: Vec<New>) -> BTreeMap<PathBuf, Vec<New>> {
+    let mut namespaces = BTreeMap::<u32, Option<PathBuf>>::new();
+    let mut grouped = BTreeMap::<PathBuf, Vec<New>>::new();
+    for new in sockets {
+        let namespace = namespaces
+            .entry(new.pid)
+            .or_insert_with(|| fs::read_link(format!("/proc/{}/ns/net", new.pid)).ok());
+        if let Some(namespace) = namespace {
+            grouped.entry(namespace.clone()).or_default().push(new);
         }
     }
+    grouped
 }
 
 type Decode = fn(&str) -> Option<Row>;
 
-/// Tables below /proc/PID/net, the likeliest first.
+/// Tables below /proc/PID/net, the cheapest first: the kernel walks all of its places for connections, used or not.
 const TABLES: [(&str, &str, Decode); 5] = [
+    ("unix", "unix", decode_unix),
     ("tcp", "tcp", decode_inet),
     ("tcp6", "tcp", decode_inet),
-    ("unix", "unix", decode_unix),
     ("udp", "udp", decode_inet),
     ("udp6", "udp", decode_inet),
 ];
@@ -331,8 +348,8 @@ mod tests {
         let mut out = Vec::new();
         let own = std::process::id();
         for _ in 0..2 {
-            sockets.meet(own, inode(&client));
-            sockets.meet(own, inode(&server));
+            sockets.meet(own, inode(&client), WORTH_NS);
+            sockets.meet(own, inode(&server), WORTH_NS);
             sockets.resolve(KtimeNs(1), &mut out);
         }
         assert!(!sockets.has_new());
@@ -354,7 +371,7 @@ mod tests {
     fn a_socket_that_is_nowhere_is_looked_for_a_few_times() {
         let mut sockets = Sockets::default();
         let mut out = Vec::new();
-        sockets.meet(std::process::id(), u64::MAX);
+        sockets.meet(std::process::id(), u64::MAX, WORTH_NS);
         for try_ in 1..=TRIES {
             sockets.resolve(KtimeNs(u64::from(try_) * 1000 * SECOND), &mut out);
             assert_eq!(sockets.has_new(), try_ < TRIES);
@@ -362,16 +379,25 @@ mod tests {
             sockets.resolve(KtimeNs(u64::from(try_) * 1000 * SECOND), &mut out);
         }
         // A process that never was.
-        sockets.meet(5_000_000, 1);
+        sockets.meet(5_000_000, 1, WORTH_NS);
         sockets.resolve(KtimeNs(u64::MAX / 2), &mut out);
         assert!(!sockets.has_new() && out.is_empty());
+    }
+
+    #[test]
+    fn a_socket_that_was_hardly_waited_on_is_not_looked_up() {
+        let mut sockets = Sockets::default();
+        sockets.meet(1, 4711, WORTH_NS - 1);
+        assert!(!sockets.has_new());
+        sockets.meet(1, 4711, WORTH_NS);
+        assert!(sockets.has_new());
     }
 
     #[test]
     fn no_more_than_so_many_are_remembered() {
         let mut sockets = Sockets::default();
         for inode in 1..10_000 {
-            sockets.meet(1, inode);
+            sockets.meet(1, inode, WORTH_NS);
         }
         assert_eq!(sockets.seen.len(), MOST);
         assert_eq!(sockets.order.len(), MOST);
