@@ -42,7 +42,7 @@ fn probe_checks() -> Vec<Check> {
         checks.push(check.incurably(Status::Warning));
     }
     for probe in CATALOGUE {
-        let found = match decide(probe, |name| types.has_tracepoint(name), &types.offsets()) {
+        let found = match decide(probe, |name| types.has_tracepoint(name), &types.offsets) {
             Decision::Attach(_) => continue,
             Decision::NoTracepoint => format!("no tracepoint {}", probe.tracepoints[0]),
             Decision::NoMember => format!("probe {} lacks a structure member", probe.program),

@@ -1,11 +1,17 @@
 //! Loading the object and attaching what the plan says.
 
-use std::{io, path::Path};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    thread::{self, ScopedJoinHandle},
+};
 
 use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{Array, Map, PerCpuArray, RingBuf},
-    programs::{BtfTracePoint, tp_btf::BtfTracePointLinkId},
+    programs::{BtfTracePoint, ProgramError, tp_btf::BtfTracePointLinkId},
 };
 use trainprof_common::{Wire, arch};
 
@@ -34,21 +40,21 @@ impl Probes {
                 source: io::ErrorKind::NotFound.into(),
             });
         }
-        let pending =
-            KernelTypes::start(Path::new(btf::VMLINUX), tracepoints()).map_err(|error| {
-                KernelError::BadBtf {
-                    path: btf::VMLINUX.into(),
-                    reason: error.to_string(),
-                }
-            })?;
-        let btf = Btf::from_sys_fs().map_err(|error| KernelError::BadBtf {
+        // The loader reads the kernel's types for itself, whether it is given any or not: at least all at once.
+        let (mut loader, types, btf) = thread::scope(|scope| {
+            let loader = scope.spawn(EbpfLoader::new);
+            let types = scope.spawn(|| KernelTypes::read(Path::new(btf::VMLINUX), &tracepoints()));
+            let btf = Btf::from_sys_fs();
+            (joined(loader), joined(types), btf)
+        });
+        let types = types?;
+        let btf = btf.map_err(|error| KernelError::BadBtf {
             path: btf::VMLINUX.into(),
             reason: error.to_string(),
         })?;
-        let types = pending.finish()?;
-        let offsets = Packed(types.offsets());
-        let facts = Packed(types.facts());
-        let mut ebpf = EbpfLoader::new()
+        let offsets = Packed(types.offsets);
+        let facts = Packed(types.facts);
+        let mut ebpf = loader
             .btf(Some(&btf))
             .override_global("OFFSETS", &offsets, true)
             .override_global("FACTS", &facts, true)
@@ -143,6 +149,13 @@ impl Probes {
     }
 }
 
+/// What a thread gave; its panic goes on here.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 fn map_mut<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, KernelError> {
     ebpf.map_mut(name).ok_or(KernelError::NoMap(name))
 }
@@ -189,18 +202,29 @@ fn missing_members(types: &KernelTypes) -> Vec<Skipped> {
         .collect()
 }
 
+/// Attaches what this kernel can run, in the catalogue's order; the kernel checks the programs before that, several at a
+/// time: it takes a tenth of a second for the longest.
 fn attach_all(
     ebpf: &mut Ebpf,
     btf: &Btf,
     types: &KernelTypes,
     skipped: &mut Vec<Skipped>,
 ) -> Result<(Vec<&'static str>, BtfTracePointLinkId), KernelError> {
+    let decided = |probe| decide(probe, |name| types.has_tracepoint(name), &types.offsets);
+    let mut loaded = load_all(ebpf, btf, |program| {
+        let probe = CATALOGUE.iter().find(|probe| probe.program == program)?;
+        match decided(probe) {
+            Decision::Attach(tracepoint) => Some(tracepoint),
+            _ => None,
+        }
+    });
     let mut attached = Vec::new();
     let mut entries = None;
     for probe in CATALOGUE {
-        let reason = match decide(probe, |name| types.has_tracepoint(name), &types.offsets()) {
+        let reason = match decided(probe) {
             Decision::Attach(tracepoint) => {
-                match attach_one(ebpf, btf, probe.program, tracepoint) {
+                let loaded = loaded.remove(probe.program).unwrap_or(Ok(()));
+                match attach_one(ebpf, loaded, probe.program, tracepoint) {
                     Ok(link) => {
                         if probe.program == ENTRIES {
                             entries = Some(link);
@@ -235,9 +259,49 @@ fn attach_all(
     Ok((attached, entries))
 }
 
-fn attach_one(
+/// Threads that hand programs to the kernel.
+const LOADERS: usize = 4;
+
+/// Loads the programs for which `tracepoint` gives one; by name what came of each.
+fn load_all(
     ebpf: &mut Ebpf,
     btf: &Btf,
+    tracepoint: impl Fn(&str) -> Option<&'static str>,
+) -> BTreeMap<String, Result<(), ProgramError>> {
+    let mut wanted: Vec<(String, &mut BtfTracePoint, &'static str)> = ebpf
+        .programs_mut()
+        .filter_map(|(name, program)| {
+            let tracepoint = tracepoint(name)?;
+            Some((name.to_owned(), program.try_into().ok()?, tracepoint))
+        })
+        .collect();
+    // The longest ones of the catalogue are in its middle: begun early, and not last.
+    wanted.sort_by_key(|(name, ..)| CATALOGUE.iter().position(|probe| probe.program == name));
+    let loaders = thread::available_parallelism().map_or(1, |cpus| cpus.get().min(LOADERS));
+    let (wanted, done) = (Mutex::new(wanted), Mutex::new(BTreeMap::new()));
+    let take = || wanted.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let load = || {
+        while let Some((name, program, tracepoint)) = take() {
+            let loaded = program.load(tracepoint, btf);
+            let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+            done.insert(name, loaded);
+        }
+    };
+    thread::scope(|scope| {
+        // Where no thread can be had, this one does it all.
+        let others: Vec<_> = (1..loaders)
+            .filter_map(|_| thread::Builder::new().spawn_scoped(scope, load).ok())
+            .collect();
+        load();
+        // Processes are forked later, and that wants threads to be gone, not only done.
+        others.into_iter().for_each(joined);
+    });
+    done.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn attach_one(
+    ebpf: &mut Ebpf,
+    loaded: Result<(), ProgramError>,
     program: &'static str,
     tracepoint: &'static str,
 ) -> Result<BtfTracePointLinkId, KernelError> {
@@ -250,6 +314,6 @@ fn attach_one(
         .program_mut(program)
         .and_then(|p| p.try_into().ok())
         .ok_or(KernelError::NoMap(program))?;
-    found.load(tracepoint, btf).map_err(refused)?;
+    loaded.map_err(refused)?;
     found.attach().map_err(refused)
 }

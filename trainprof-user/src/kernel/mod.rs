@@ -3,7 +3,6 @@
 //! Owns loading, attaching, draining and measuring the probes; knows nothing of jobs, reports or rules.
 
 pub mod alloc;
-mod apart;
 pub mod aside;
 pub mod btf;
 mod calls;
