@@ -14,6 +14,7 @@ use trainprof_common::{
 
 use crate::{
     emit,
+    follow::thread,
     maps::{Control, OPS_A, OPS_B, PACE, SCRATCH_CELL, WAITS_A, WAITS_B, control},
 };
 
@@ -54,7 +55,7 @@ fn half() -> Option<u8> {
 pub fn call(state: &mut ThreadState, done: &Done, object: &Object) {
     if done.timed || done.failed {
         if state.in_runs != 0 {
-            end_runs(state, done.tid);
+            end_runs(done.tid);
         }
         operation(done, object);
         return;
@@ -92,21 +93,36 @@ pub fn call(state: &mut ThreadState, done: &Done, object: &Object) {
 pub fn waits(state: &mut ThreadState, tid: u32, now: u64) {
     if state.in_runs != 0 && now.saturating_sub(state.runs_at) > RUNS_NS {
         state.runs_at = now;
-        end_runs(state, tid);
+        end_runs(tid);
     }
 }
 
-/// Puts a thread's runs of like calls into their cells.
+/// Puts the runs of like calls of a followed thread into their cells.
 #[inline(always)]
-pub fn end_runs(state: &mut ThreadState, tid: u32) {
+pub fn end_runs(tid: u32) {
+    put_runs(tid);
+}
+
+// This and the next ones are global functions: the verifier looks at each once, and not again on every path that leads
+// to a call of it.
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn put_runs(tid: u32) -> u32 {
+    let Some(state) = thread(tid) else {
+        return 0;
+    };
+    // SAFETY: called by probes of this thread alone; the entry outlives this program.
+    let state = unsafe { &mut *state };
     if half().is_none() {
-        return;
+        return 0;
     }
     state.in_runs = 0;
     for run in &mut state.runs {
         end_run(run, tid);
         run.count = 0;
     }
+    0
 }
 
 #[inline(always)]
@@ -121,7 +137,7 @@ fn end_run(run: &CallRun, tid: u32) {
     }
 }
 
-// A global function: the verifier looks at it once. `who` is thread and count, `whence` device and file set.
+// `who` is thread and count, `whence` device and file set.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn add_run(who: u64, whence: u64, what: u32, bytes: u64) -> u32 {
@@ -153,41 +169,60 @@ extern "C" fn add_run(who: u64, whence: u64, what: u32, bytes: u64) -> u32 {
 /// Counts an operation, with its latency and size, under its file set.
 #[inline(always)]
 pub fn operation(done: &Done, object: &Object) {
+    let kind = u64::from(done.op) | u64::from(object.class as u8) << 8;
+    let flags = u64::from(done.failed) * FAILED | u64::from(done.timed) * TIMED;
+    add_operation(
+        u64::from(done.tid) << 32 | kind | flags,
+        u64::from(object.dev) << 32 | u64::from(object.fileset),
+        done.ns,
+        done.bytes,
+    );
+}
+
+const FAILED: u64 = 1 << 16;
+const TIMED: u64 = 1 << 17;
+
+// `who` is thread, operation, class and flags, `whence` device and file set.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn add_operation(who: u64, whence: u64, ns: u64, bytes: u64) -> u32 {
     let Some(half) = half() else {
-        return;
+        return 0;
     };
     let key = OpKey {
-        tid: done.tid,
-        fileset: object.fileset,
-        dev: object.dev,
-        op: done.op,
-        class: object.class as u8,
+        tid: (who >> 32) as u32,
+        fileset: whence as u32,
+        dev: (whence >> 32) as u32,
+        op: who as u8,
+        class: (who >> 8) as u8,
         pad: 0,
     };
     let Some(cell) = op_cell(&key, half) else {
         emit::lost(Loss::OpCellsFull);
-        return;
+        return 0;
     };
+    let failed = who & FAILED != 0;
     // The compiler knows what they can give, the verifier does not: the comparisons below must stay.
-    let latency = if done.timed {
-        black_box(bucket_of_latency(done.ns)) as usize
+    let latency = if who & TIMED != 0 {
+        black_box(bucket_of_latency(ns)) as usize
     } else {
         LATENCY_BUCKETS
     };
-    let size = black_box(bucket_of_size(done.bytes)) as usize;
+    let size = black_box(bucket_of_size(bytes)) as usize;
     // SAFETY: one writer per key; both indices are bounded by the comparisons.
     unsafe {
         (*cell).count += 1;
-        (*cell).errors += u64::from(done.failed);
-        (*cell).bytes += done.bytes;
-        (*cell).ns += done.ns;
+        (*cell).errors += u64::from(failed);
+        (*cell).bytes += bytes;
+        (*cell).ns += ns;
         if latency < LATENCY_BUCKETS {
             (*cell).latency[latency] += 1;
         }
-        if !done.failed && size < SIZE_BUCKETS {
+        if !failed && size < SIZE_BUCKETS {
             (*cell).size[size] += 1;
         }
     }
+    0
 }
 
 // Their branches are looked at once by the verifier, since these are global functions; inlined, they would
@@ -225,11 +260,39 @@ fn new_op_cell(map: &HashMap<OpKey, OpCell>, key: &OpKey) -> Option<*mut OpCell>
 /// Counts one interval off the CPU.
 #[inline(always)]
 pub fn wait(key: WaitKey, wait_ns: u64, runnable_ns: u64, iowait: bool) {
+    let what = u64::from(key.nr as u16) << 16
+        | u64::from(key.class) << 8
+        | u64::from(key.waker_kind)
+        | u64::from(key.fileset) << 32;
+    count_wait(
+        key.object,
+        u64::from(key.tid) << 32 | u64::from(key.waker),
+        what,
+        wait_ns,
+        runnable_ns << 1 | u64::from(iowait),
+    );
+}
+
+// `who` is thread and waker, `what` file set, call, class and kind of waker; the lowest bit of `runnable` is I/O wait.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn count_wait(object: u64, who: u64, what: u64, wait_ns: u64, runnable: u64) -> u32 {
+    let key = WaitKey {
+        object,
+        tid: (who >> 32) as u32,
+        waker: who as u32,
+        fileset: (what >> 32) as u32,
+        nr: (what >> 16) as i16,
+        class: (what >> 8) as u8,
+        waker_kind: what as u8,
+    };
+    let (runnable_ns, iowait) = (runnable >> 1, runnable & 1 != 0);
     match half() {
         Some(0) => add_wait(&WAITS_A, key, wait_ns, runnable_ns, iowait),
         Some(_) => add_wait(&WAITS_B, key, wait_ns, runnable_ns, iowait),
         None => {}
     }
+    0
 }
 
 #[inline(always)]
@@ -268,15 +331,27 @@ fn add_wait(
 /// Counts `count` page faults under the file set that the thread last filled pages of.
 #[inline(always)]
 pub fn faults(tid: u32, object: &Object, count: u32) {
+    add_faults(
+        tid,
+        u64::from(object.dev) << 32 | u64::from(object.fileset),
+        object.class,
+        count,
+    );
+}
+
+// `whence` is device and file set.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn add_faults(tid: u32, whence: u64, class: u32, count: u32) -> u32 {
     let Some(half) = half() else {
-        return;
+        return 0;
     };
     let key = OpKey {
         tid,
-        fileset: object.fileset,
-        dev: object.dev,
+        fileset: whence as u32,
+        dev: (whence >> 32) as u32,
         op: Op::Fault.number(),
-        class: object.class as u8,
+        class: class as u8,
         pad: 0,
     };
     match op_cell(&key, half) {
@@ -284,4 +359,5 @@ pub fn faults(tid: u32, object: &Object, count: u32) {
         Some(cell) => unsafe { (*cell).count += u64::from(count) },
         None => emit::lost(Loss::OpCellsFull),
     }
+    0
 }

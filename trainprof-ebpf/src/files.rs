@@ -302,7 +302,7 @@ unsafe fn finish(
         if info.op == COPY && info.fd2 != NO_ARG {
             let onto = object::resolve(state, syscall_arg(regs, info.fd2));
             done.op = COPY_OUT;
-            account::call(state, &done, &onto);
+            account::operation(&done, &onto);
             touch::note(state.tgid, &done, &onto, now);
         }
     }

@@ -1,5 +1,7 @@
 //! Numbers for file sets: files of one directory with one extension.
 
+use core::hint::black_box;
+
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
     helpers::{
@@ -215,42 +217,16 @@ pub unsafe fn of_call(regs: *const core::ffi::c_void, path: u8, tgid: u32) -> u3
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
+    let n = read_text(path);
     let Some(info) = SCRATCH_INFO.get_ptr_mut(0) else {
         return NO_FILESET;
     };
-    // SAFETY: a per-CPU slot.
-    let info = unsafe { &mut *info };
-    // SAFETY: the buffer holds PATH_BYTES.
-    let n = unsafe {
-        bpf_probe_read_user_str(
-            info.path.as_mut_ptr().cast(),
-            TEXT_BYTES as u32,
-            path as *const core::ffi::c_void,
-        )
-    };
-    if n <= 0 {
+    if n == 0 {
         return NO_FILESET;
     }
-    // FNV-1a of the part up to the last slash, without a branch per byte: each would double the paths
-    // that the verifier has to look at.
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut dir_hash = hash;
-    let mut dir_len = 0_u64;
-    let mut alive = u64::MAX;
-    for chunk in 0..TEXT_BYTES / CHUNK {
-        for i in 0..CHUNK {
-            let at = chunk * CHUNK + i;
-            let byte = u64::from(info.path[at]);
-            alive &= !mask_of_zero(byte);
-            let slash = alive & mask_of_zero(byte ^ u64::from(b'/'));
-            dir_hash = hash & slash | dir_hash & !slash;
-            dir_len = (at as u64 + 1) & slash | dir_len & !slash;
-            hash = (hash ^ byte).wrapping_mul(0x0100_0000_01b3);
-        }
-        if alive == 0 {
-            break;
-        }
-    }
+    // SAFETY: a per-CPU slot.
+    let info = unsafe { &mut *info };
+    let mut dir_hash = info.ext;
     let absolute = info.path[0] == b'/';
     if !absolute {
         dir_hash ^=
@@ -274,17 +250,64 @@ pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
     info.dfd = dfd;
     info.from_text = 1;
     info.truncated = u32::from(n as usize >= TEXT_BYTES);
-    info.path_len = dir_len as u32;
     let mut set = FilesetRef::default();
     publish(info, &key, &mut set);
     set.number
 }
 
-/// All ones when `v` is 0, else 0; for values below 2^63.
+/// Reads a path into this CPU's [`SCRATCH_INFO`], with the length of its directory part in `path_len` and a hash of that
+/// part in `ext`. Gives its length with the NUL, 0 when it cannot be read. A function of its own, so that the many ways
+/// through it meet at its end.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn read_text(path: u64) -> u32 {
+    let Some(info) = SCRATCH_INFO.get_ptr_mut(0) else {
+        return 0;
+    };
+    // SAFETY: a per-CPU slot.
+    let info = unsafe { &mut *info };
+    // SAFETY: the buffer holds PATH_BYTES.
+    let n = unsafe {
+        bpf_probe_read_user_str(
+            info.path.as_mut_ptr().cast(),
+            TEXT_BYTES as u32,
+            path as *const core::ffi::c_void,
+        )
+    };
+    if n <= 0 {
+        return 0;
+    }
+    // FNV-1a of the part up to the last slash, without a branch per byte: each would double the paths that the verifier
+    // has to look at. Masks would do the same, on kernels that tell both values of a mask apart.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut dir_hash = hash;
+    let mut dir_len = 0_u64;
+    let mut alive = 1;
+    for chunk in 0..TEXT_BYTES / CHUNK {
+        for i in 0..CHUNK {
+            let at = chunk * CHUNK + i;
+            let byte = u64::from(info.path[at]);
+            alive *= 1 - one_if_zero(byte);
+            let slash = alive * one_if_zero(byte ^ u64::from(b'/'));
+            dir_hash = dir_hash.wrapping_add(hash.wrapping_sub(dir_hash).wrapping_mul(slash));
+            dir_len =
+                dir_len.wrapping_add((at as u64 + 1).wrapping_sub(dir_len).wrapping_mul(slash));
+            hash = (hash ^ byte).wrapping_mul(0x0100_0000_01b3);
+        }
+        if alive == 0 {
+            break;
+        }
+    }
+    info.path_len = dir_len as u32;
+    info.ext = dir_hash;
+    n as u32
+}
+
+/// 1 when `v` is 0, else 0; for values below 2^63.
 #[inline(always)]
-fn mask_of_zero(v: u64) -> u64 {
-    // Were its range known, the compiler would make a branch of it again.
-    0_u64.wrapping_sub(core::hint::black_box(v).wrapping_sub(1) >> 63)
+fn one_if_zero(v: u64) -> u64 {
+    // Were its range known, before or after, the compiler would make a branch of it again.
+    black_box(black_box(v).wrapping_sub(1) >> 63)
 }
 
 /// Takes the next number for `set`; the description is in place before the key can be found.

@@ -230,7 +230,7 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
     {
         emit::lost(Loss::EndedFull);
     }
-    account::end_runs(state, tid);
+    account::end_runs(tid);
     let _ = THREADS.remove(tid);
     if tid == tgid {
         files::forget_break(tgid);

@@ -89,7 +89,9 @@ unsafe fn switched_out(
     if state.state != State::Run as u32 {
         // The kernel did not show that it was switched in. What it accounts as CPU time came last.
         match ran {
-            Some(ran) => came_back(state, tid, 0, now.saturating_sub(ran)),
+            Some(ran) => {
+                came_back_unseen(tid, now.saturating_sub(ran));
+            }
             None => emit::lost(Loss::UnmatchedSwitch),
         }
     }
@@ -236,6 +238,17 @@ unsafe fn switched_in(
         }
     }
     came_back(state, tid, ran_before, now);
+}
+
+// As the next one, when the switch was not shown. Rare: a global function, which the verifier looks at once.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn came_back_unseen(tid: u32, at: u64) -> u32 {
+    if let Some(state) = thread(tid) {
+        // SAFETY: called on the CPU that switches the thread; the entry outlives this program.
+        came_back(unsafe { &mut *state }, tid, 0, at);
+    }
+    0
 }
 
 /// The thread is on a CPU since `now`: accounts for the time that it was not.
