@@ -30,9 +30,11 @@ pub struct Terms {
     /// CPU time of the whole job, and of the cause.
     pub cpu: f64,
     pub cpu_of_cause: f64,
-    /// CPUs that the job may use, by its quota, and those of the host.
+    /// CPUs that the job may use, by affinity, cpuset and quota, and those of the host.
     pub cpus: f64,
     pub host_cpus: f64,
+    /// CPUs that its processes are kept to, when that is fewer than the host has.
+    pub pinned: Option<f64>,
     /// The GPU's busy time; 0 without one.
     pub gpu_busy: f64,
     /// The mean own time of a step by that in undisturbed stretches of the watch, ≥ 1: [`super::pace`]. 0: not known.

@@ -30,7 +30,7 @@ pub mod verdict;
 pub mod walk;
 pub mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use cast::Cast;
 pub use causes::{Detail, Share};
@@ -52,11 +52,13 @@ use self::{
     throttle::Throttled,
     walk::{Walked, Walker, What},
 };
-use crate::session::Session;
+use crate::{env::host::cpu_list, session::Session};
 
 /// Least length of time that a batch is taken to be in the making, ns.
 const MIN_BATCH_NS: u64 = 20_000_000;
 const MAX_BATCH_NS: u64 = 5_000_000_000;
+/// CPU time beside what was walked may make a job seem to use a little more than it may.
+const MORE_THAN_ALLOWED: f64 = 1.05;
 
 /// Everything that was found out about one trainer.
 pub struct Trainer {
@@ -238,7 +240,8 @@ fn trainer(
         own: wall - in_stalls,
         own_crowded: crowded,
         cpu: cpu_ns(facts),
-        cpus: cpus(facts.session),
+        cpus: cpus(facts),
+        pinned: allowed_cpus(facts),
         host_cpus: host_cpus(facts.session),
         gpu_busy: if gpu.sampled() && idle.seen_s > 0.0 {
             wall * (1.0 - idle.idle_s / idle.seen_s)
@@ -290,43 +293,44 @@ fn cpu_ns(facts: &Facts) -> f64 {
         .sum()
 }
 
-/// CPUs that the job may use: those of the host, or fewer by quota.
-fn cpus(session: &Session) -> f64 {
+/// CPUs that the job may use: those of the host, or fewer by affinity, cpuset or quota.
+fn cpus(facts: &Facts) -> f64 {
+    let session = facts.session;
     let host = host_cpus(session);
-    let allowed = session
+    let pinned = allowed_cpus(facts).unwrap_or(host);
+    let cpusets = session
         .processes
         .values()
         .filter_map(|process| {
-            process
-                .seen
-                .facts
-                .as_ref()?
-                .cgroup
-                .as_ref()?
-                .cpuset
-                .as_deref()
+            let facts = process.seen.facts.as_ref()?;
+            cpu_list(facts.cgroup.as_ref()?.cpuset.as_deref()?)
         })
-        .filter_map(count_cpus)
-        .min()
-        .map_or(host, |count| host.min(f64::from(count)));
+        .map(|cpus| cpus.len() as f64)
+        .fold(host.min(pinned), f64::min);
     session
         .host
         .quotas
         .values()
         .filter_map(|series| series.last())
         .map(|quota| quota.quota_us as f64 / quota.period_us.max(1) as f64)
-        .fold(allowed, f64::min)
+        .fold(cpusets, f64::min)
 }
 
-/// CPUs in a list such as `0-3,8` (cpuset(7)).
-fn count_cpus(list: &str) -> Option<u32> {
-    let mut count = 0;
-    for part in list.trim().split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        count += last.checked_sub(first)? + 1;
-    }
-    (count > 0).then_some(count)
+/// CPUs that the job's processes may use together, when that is fewer than the host has. It is known of their first
+/// threads alone: `None` where the job used more than that.
+fn allowed_cpus(facts: &Facts) -> Option<f64> {
+    let session = facts.session;
+    let allowed: BTreeSet<u32> = session
+        .host
+        .allowed_cpus
+        .values()
+        .filter_map(|list| cpu_list(list))
+        .flatten()
+        .collect();
+    let count = allowed.len() as f64;
+    let used = cpu_ns(facts) / (facts.walkable_ns() as f64).max(1.0);
+    (count > 0.0 && count < host_cpus(session) && used <= count * MORE_THAN_ALLOWED)
+        .then_some(count)
 }
 
 fn host_cpus(session: &Session) -> f64 {

@@ -1,10 +1,13 @@
 //! The machine: kernel, processors, memory, clock source, lockdown and what it runs under.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use serde::{Deserialize, Serialize};
 
 use super::{EnvError, read_text, read_value};
+
+/// Processors that a list may name: more than any kernel manages.
+const MOST_CPUS: u32 = 65_536;
 
 /// What is known of the machine, read once at the start of a recording.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -57,7 +60,8 @@ impl HostFacts {
             })?;
         let stat = proc.join("stat");
         let cpus_online = read_value(sys.join("devices/system/cpu/online"))
-            .and_then(|list| decode_cpu_list(&list))
+            .and_then(|list| cpu_list(&list))
+            .map(|cpus| cpus.len() as u32)
             .map_or_else(|| Ok(count_cpus(&read_text(&stat, 1 << 20)?)), Ok)?;
         if cpus_online == 0 {
             return Err(EnvError::Decode {
@@ -131,13 +135,15 @@ fn decode_memory(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// How many processors a list such as `0-3,8,10-11` names (`cpuset(7)`, "List format").
-fn decode_cpu_list(list: &str) -> Option<u32> {
-    list.trim().split(',').try_fold(0u32, |sum, range| {
+/// The processors that a list such as `0-3,8,10-11` names (`cpuset(7)`, "List format"); `None` for what is none.
+pub(crate) fn cpu_list(list: &str) -> Option<BTreeSet<u32>> {
+    let mut cpus = BTreeSet::new();
+    for range in list.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
-    })
+        (first <= last && last < MOST_CPUS).then(|| cpus.extend(first..=last))?;
+    }
+    Some(cpus)
 }
 
 /// Counts the `cpuN` lines of `/proc/stat`, which lists the processors that are online.
@@ -248,9 +254,10 @@ mod tests {
             ("3-1", None),
             ("0-4294967295", None),
             ("a-b", None),
+            ("0,0-1,1", Some(2)),
         ];
         for (list, expected) in cases {
-            assert_eq!(decode_cpu_list(list), expected, "{list}");
+            assert_eq!(cpu_list(list).map(|cpus| cpus.len()), expected, "{list}");
         }
         assert_eq!(count_cpus("cpu  1 2\ncpu0 1 2\ncpu1 1 2\nintr 5\n"), 2);
     }

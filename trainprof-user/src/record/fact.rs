@@ -113,6 +113,12 @@ pub enum Record {
         at: KtimeNs,
         pid: u32,
     },
+    /// CPUs that the first thread of a process may use (sched_setaffinity(2), cpuset(7)), as a list such as `0-3,8`:
+    /// when first seen, and when they have changed.
+    Affinity {
+        pid: u32,
+        cpus: String,
+    },
 }
 
 /// The beginning of a watch.

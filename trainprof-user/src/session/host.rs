@@ -28,6 +28,8 @@ pub struct HostSeen {
     pub outsiders: BTreeMap<u32, Vec<String>>,
     /// Processes that were killed when memory ran out, and when the first of their threads had ended.
     pub out_of_memory: BTreeMap<u32, KtimeNs>,
+    /// CPUs that each process may use, as a list.
+    pub allowed_cpus: BTreeMap<u32, String>,
 }
 
 impl HostSeen {
@@ -53,6 +55,9 @@ impl HostSeen {
             }
             Record::OutOfMemory { at, pid } => {
                 self.out_of_memory.entry(*pid).or_insert(*at);
+            }
+            Record::Affinity { pid, cpus } => {
+                self.allowed_cpus.insert(*pid, cpus.clone());
             }
             _ => {}
         }

@@ -146,7 +146,8 @@ impl Session {
             | Record::ProcessMemory(_)
             | Record::Socket(_)
             | Record::OutsiderCommand { .. }
-            | Record::OutOfMemory { .. } => self.host.apply(record),
+            | Record::OutOfMemory { .. }
+            | Record::Affinity { .. } => self.host.apply(record),
             Record::AllocCalibration(_)
             | Record::Allocator(_)
             | Record::AllocWindow(_)

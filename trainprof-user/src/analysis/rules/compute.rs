@@ -24,11 +24,13 @@ pub(super) fn rule(look: &Look) -> Answer {
     if share < MIN_SHARE {
         return Answer::Clear;
     }
+    let mut evidence = [("seconds", seconds(share * look.trainer.wall))].into();
+    let more = look.let_on_more_cpus(&mut evidence);
     Answer::Found(Finding {
         kind: Kind::Compute.name(),
         share: Some(share),
-        evidence: [("seconds", seconds(share * look.trainer.wall))].into(),
+        evidence,
         summary: format!("{} of the time is {on}", percent(share)),
-        advice: "make the model's own work faster: little around it is in the way".to_owned(),
+        advice: format!("{more}make the model's own work faster: little around it is in the way"),
     })
 }

@@ -33,6 +33,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         }
         let free = look.free_cpus();
         let cpus = look.trainer.terms.cpus;
+        let more = look.let_on_more_cpus(evidence);
         let advice = match wanted {
             Some(wanted) if wanted - parallel as f64 <= look.free_cpus() + 0.5 && wanted > parallel as f64 => format!(
                 "raise num_workers to about {:.0}; without this work in the way {}",
@@ -40,7 +41,7 @@ pub(super) fn rule(look: &Look) -> Answer {
                 look.effect(KIND)
             ),
             _ => format!(
-                "make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free; without it {}",
+                "{more}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free; without it {}",
                 look.effect(KIND)
             ),
         };

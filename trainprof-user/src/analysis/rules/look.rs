@@ -19,6 +19,8 @@ use crate::{
 const MIN_SHARE: f64 = 0.07;
 /// Less than this (ns) of walked time tells nothing.
 const MIN_WALKED: f64 = 1e9;
+/// A job that leaves more CPUs of its own idle is not held back by having few.
+const LEAVES_IDLE: f64 = 0.5;
 
 /// One trainer, with everything around it.
 pub struct Look<'a> {
@@ -286,6 +288,19 @@ impl Look<'_> {
             _ => f64::INFINITY,
         };
         by_job.min(by_host).max(0.0)
+    }
+
+    /// What to do about CPUs that the job is kept from; empty when it may use all of the host's, or leaves its own idle.
+    pub fn let_on_more_cpus(&self, evidence: &mut Evidence) -> String {
+        let terms = &self.trainer.terms;
+        let Some(pinned) = terms.pinned.filter(|_| self.free_cpus() < LEAVES_IDLE) else {
+            return String::new();
+        };
+        evidence.insert("cpus_allowed", rounded(pinned));
+        format!(
+            "let the job run on more CPUs: its processes are kept to {pinned:.0} of the host's {:.0} by affinity or cpuset (taskset, numactl, what the batch system grants); or ",
+            terms.host_cpus
+        )
     }
 
     /// Operations of the job a second in sets of files where a cause's time went.

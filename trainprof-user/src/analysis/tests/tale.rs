@@ -146,6 +146,13 @@ impl Tale {
         self
     }
 
+    /// CPUs that a process may use.
+    pub fn allowed(&mut self, pid: u32, cpus: &str) -> &mut Self {
+        let cpus = cpus.to_owned();
+        self.outsiders.push(Record::Affinity { pid, cpus });
+        self
+    }
+
     /// A wait from one time to another.
     pub fn wait(&mut self, tid: u32, from: f64, to: f64, nr: i16, on: On, by: By) -> &mut Self {
         self.wait_and_queue(tid, from, to, to, nr, on, by, 0)

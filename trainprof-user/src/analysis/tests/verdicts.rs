@@ -30,8 +30,8 @@ fn reading_is_the_verdict_and_the_bound_is_the_next_bottleneck() {
     assert!((p50 - 200.0).abs() < 2.0, "{p50}");
 }
 
-#[test]
-fn workers_that_decode_are_input_cpu_and_too_few() {
+/// A worker that decodes all the time, and a trainer that waits for it 79 of 100 ms.
+fn decode_bound() -> Tale {
     let mut tale = job(1);
     for step in 0..80 {
         let begin = f64::from(step) * 100.0;
@@ -53,6 +53,10 @@ fn workers_that_decode_are_input_cpu_and_too_few() {
             By::Thread(201),
         );
     }
+    tale
+}
+
+fn advice_on_workers(tale: &Tale) -> String {
     let analysis = analyse(&tale.session(8000.0));
     assert_eq!(bottleneck(&analysis), "input-cpu");
     let few = analysis
@@ -61,7 +65,26 @@ fn workers_that_decode_are_input_cpu_and_too_few() {
         .find(|finding| finding.kind == "too-few-workers")
         .expect("too few workers");
     assert_eq!(few.evidence["workers"], 1.0);
-    assert!(few.advice.contains("from 1 to about 3"), "{}", few.advice);
+    few.advice.clone()
+}
+
+#[test]
+fn workers_that_decode_are_input_cpu_and_too_few() {
+    let advice = advice_on_workers(&decode_bound());
+    assert!(advice.contains("from 1 to about 3"), "{advice}");
+}
+
+#[test]
+fn more_workers_than_the_job_has_cpus_are_not_advised() {
+    let mut tale = decode_bound();
+    tale.allowed(TRAINER, "2").allowed(201, "3");
+    let advice = advice_on_workers(&tale);
+    assert!(advice.contains("from 1 to about 2"), "{advice}");
+    // It uses 1.2 CPUs: its other threads may use more than the first ones.
+    let mut tale = decode_bound();
+    tale.allowed(TRAINER, "2").allowed(201, "2");
+    let advice = advice_on_workers(&tale);
+    assert!(advice.contains("from 1 to about 3"), "{advice}");
 }
 
 #[test]

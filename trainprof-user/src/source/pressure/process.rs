@@ -6,7 +6,11 @@ use std::{
     path::Path,
 };
 
-use super::{SECOND, largest_first, own, pace::Pace, text::kilobytes};
+use super::{
+    SECOND, largest_first, own,
+    pace::Pace,
+    text::{kilobytes, value},
+};
 use crate::{
     env::read_text,
     record::{Record, fact::ProcessSample},
@@ -39,6 +43,8 @@ pub(super) struct Processes {
     /// Whether the size of /proc/PID/fd is the number of descriptors: since Linux 6.2.
     fd_size_counts: bool,
     pss: Pss,
+    /// CPUs that each process may use, as told last.
+    allowed: BTreeMap<u32, String>,
 }
 
 impl Default for Processes {
@@ -51,6 +57,7 @@ impl Default for Processes {
             // We ourselves always have some open.
             fd_size_counts: fs::metadata("/proc/self/fd").is_ok_and(|fd| fd.len() > 0),
             pss: Pss::default(),
+            allowed: BTreeMap::new(),
         }
     }
 }
@@ -83,6 +90,8 @@ impl Processes {
             pss.extend(self.pss.read_again(at, &order, resident));
         }
         let fd_size_counts = self.fd_size_counts;
+        let allowed = &mut self.allowed;
+        allowed.retain(|pid, _| resident.contains_key(pid));
         self.pace.round(at, || {
             for (rank, pid) in order.into_iter().enumerate() {
                 // By number, so that the turn does not depend on a size that changes.
@@ -109,6 +118,13 @@ impl Processes {
                     None
                 };
                 out.push(Record::ProcessMemory(sample));
+                if let Some(cpus) = value(&status, "Cpus_allowed_list:")
+                    && allowed.get(&pid).is_none_or(|told| told != cpus)
+                {
+                    allowed.insert(pid, cpus.to_owned());
+                    let cpus = cpus.to_owned();
+                    out.push(Record::Affinity { pid, cpus });
+                }
             }
         });
     }
@@ -271,12 +287,37 @@ mod tests {
                 processes.now();
                 processes.poll(KtimeNs(round * SECOND), resident, &mut out);
             }
-            out.len() as u64
+            let memory = |record: &&Record| matches!(record, Record::ProcessMemory(_));
+            out.iter().filter(memory).count() as u64
         };
         resident.insert(own, 1 << 20);
         assert_eq!(rounds(&resident), 2, "as one of the small ones");
         resident.insert(own, 2 << 30);
         assert_eq!(rounds(&resident), 2 * TURNS, "as the largest one");
+    }
+
+    #[test]
+    fn the_cpus_that_a_process_may_use_are_told_once_and_when_they_change() {
+        let own = std::process::id();
+        let resident = BTreeMap::from([(own, 1 << 20)]);
+        let mut processes = Processes::default();
+        let told = |processes: &mut Processes, round| {
+            let mut out = Vec::new();
+            processes.now();
+            processes.poll(KtimeNs(round * SECOND), &resident, &mut out);
+            out.into_iter().find_map(|record| match record {
+                Record::Affinity { pid, cpus } => Some((pid, cpus)),
+                _ => None,
+            })
+        };
+        let (pid, cpus) = told(&mut processes, 1).expect("the first time");
+        assert!(
+            pid == own && cpus.starts_with(|c: char| c.is_ascii_digit()),
+            "{cpus}"
+        );
+        assert_eq!(told(&mut processes, 2), None);
+        processes.allowed.insert(own, "0-4711".to_owned());
+        assert_eq!(told(&mut processes, 3), Some((own, cpus)));
     }
 
     #[test]

@@ -2,9 +2,14 @@
 
 /// The number after the key on the first line that begins with it; a colon belongs to the key.
 pub(super) fn number(text: &str, key: &str) -> Option<u64> {
+    value(text, key)?.parse().ok()
+}
+
+/// The first word after the key on the first line that begins with it.
+pub(super) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let mut words = line.split_ascii_whitespace();
-        (words.next()? == key).then(|| words.next())??.parse().ok()
+        (words.next()? == key).then(|| words.next())?
     })
 }
 
