@@ -10,7 +10,7 @@ use trainprof_common::{
 
 use crate::{
     account::{self, Done},
-    follow::thread,
+    follow::running,
     kernel::{current_ids, current_task, fact, member, offset, peek, syscall_nr, user_regs},
     maps::SYSCALLS,
     object,
@@ -21,7 +21,7 @@ use crate::{
 pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     let folio: *const c_void = ctx.arg(0);
     let (tgid, tid) = current_ids();
-    let Some(state) = thread(tid) else {
+    let Some(state) = running(tid) else {
         return 0;
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.

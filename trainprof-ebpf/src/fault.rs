@@ -13,7 +13,7 @@ use trainprof_common::{
 
 use crate::{
     emit,
-    follow::thread,
+    follow::running,
     kernel::{current_ids, current_task, member, user_regs},
     maps::{Control, FAULT_PACE, FaultPace, control},
     stack,
@@ -29,7 +29,7 @@ const MOST_PERIOD: u32 = 1 << 16;
 #[perf_event]
 pub fn fault(ctx: PerfEventContext) -> u32 {
     let (tgid, tid) = current_ids();
-    if tid == 0 || thread(tid).is_none() {
+    if tid == 0 || running(tid).is_none() {
         return 0;
     }
     // SAFETY: clock helper.

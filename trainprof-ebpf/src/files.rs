@@ -15,7 +15,7 @@ use trainprof_common::{
 use crate::{
     account::{self, Done},
     emit, fileset,
-    follow::thread,
+    follow::running,
     kernel::{current_ids, current_task, member, offset, syscall_arg, syscall_nr},
     maps::{BREAKS, Control, SYSCALLS, control},
     object, touch,
@@ -62,7 +62,7 @@ pub fn sys_enter(ctx: BtfTracePointContext) -> u32 {
         return 0;
     }
     let (_, tid) = current_ids();
-    let Some(state) = thread(tid) else {
+    let Some(state) = running(tid) else {
         return 0;
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
@@ -183,7 +183,7 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
         return 0;
     };
     let (_, tid) = current_ids();
-    let Some(state) = thread(tid) else {
+    let Some(state) = running(tid) else {
         return 0;
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.

@@ -16,7 +16,7 @@ use trainprof_common::{
 use crate::{
     account, emit, files, gpu,
     kernel::{current_ids, member, offset, peek},
-    maps::{ENDED, SCRATCH_THREAD, THREADS},
+    maps::{BYSTANDER, Control, ENDED, SCRATCH_THREAD, THREADS, control},
     object, touch,
 };
 
@@ -27,6 +27,33 @@ const EEXIST: i32 = -17;
 #[inline(always)]
 pub fn thread(tid: u32) -> Option<*mut ThreadState> {
     THREADS.get_ptr_mut(tid)
+}
+
+/// What [`BYSTANDER`] holds while a thread that is not followed is on the CPU.
+#[inline(always)]
+fn bystander(tid: u32) -> u64 {
+    control(Control::FOLLOWED) << 32 | u64::from(tid)
+}
+
+/// The state of the thread that is on this CPU, if it is followed.
+#[inline(always)]
+pub fn running(tid: u32) -> Option<*mut ThreadState> {
+    if BYSTANDER.get(0).copied() == Some(bystander(tid)) {
+        return None;
+    }
+    thread(tid)
+}
+
+/// A thread comes onto this CPU; its state, if it is followed.
+#[inline(always)]
+pub fn comes(tid: u32) -> Option<*mut ThreadState> {
+    let state = if tid == 0 { None } else { thread(tid) };
+    if let Some(slot) = BYSTANDER.get_ptr_mut(0) {
+        let known = if state.is_none() { bystander(tid) } else { 0 };
+        // SAFETY: a per-CPU slot that is written here alone.
+        unsafe { *slot = known };
+    }
+    state
 }
 
 #[inline(always)]

@@ -25,6 +25,11 @@ use trainprof_common::{
 pub static THREADS: HashMap<u32, ThreadState> =
     HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
 
+/// The thread on this CPU when it was looked up and is not followed, with the lower half of [`Control::FOLLOWED`] at that
+/// time above it; 0: nothing is known. Bystanders are recognised by it without a look-up.
+#[map]
+pub static BYSTANDER: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
 /// Threads that ended since the last drain.
 #[map]
 pub static ENDED: HashMap<EndedKey, EndedThread> =
@@ -198,6 +203,8 @@ impl Control {
     pub const FAULTS_IN_WINDOW: u32 = 5;
     /// Not 0: no clock samples are taken.
     pub const NO_SAMPLES: u32 = 6;
+    /// How many threads user space has added: one of them may be on a CPU as a bystander.
+    pub const FOLLOWED: u32 = 7;
 }
 
 /// Reads a control word.

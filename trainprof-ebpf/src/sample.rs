@@ -11,7 +11,7 @@ use trainprof_common::{
 
 use crate::{
     emit,
-    follow::thread,
+    follow::running,
     irq,
     kernel::{current_ids, current_task, member, offset, syscall_nr, user_regs},
     maps::{Control, control},
@@ -25,7 +25,7 @@ const OWN_DEPTH: u32 = 1;
 #[perf_event]
 pub fn sample(ctx: PerfEventContext) -> u32 {
     let (tgid, tid) = current_ids();
-    if tid == 0 || thread(tid).is_none() || control(Control::NO_SAMPLES) != 0 {
+    if tid == 0 || running(tid).is_none() || control(Control::NO_SAMPLES) != 0 {
         return 0;
     }
     // SAFETY: the context begins with the registers of what was interrupted; the verifier checks the access.

@@ -20,7 +20,7 @@ use trainprof_common::{
 
 use crate::{
     account, emit, files, fileset,
-    follow::thread,
+    follow::{comes, running, thread},
     irq,
     kernel::{current_ids, current_task, fact, member, offset, syscall_arg, syscall_nr, user_regs},
     maps::{Control, SYSCALLS, control},
@@ -52,7 +52,7 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
     };
     let mut now = 0;
     if prev_tid != 0
-        && let Some(state) = thread(prev_tid)
+        && let Some(state) = running(prev_tid)
     {
         // SAFETY: clock helper.
         now = unsafe { bpf_ktime_get_ns() };
@@ -61,9 +61,7 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
         unsafe { switched_out(&mut *state, prev, prev_tid, now, runnable) };
         account::pace();
     }
-    if next_tid != 0
-        && let Some(state) = thread(next_tid)
-    {
+    if let Some(state) = comes(next_tid) {
         if now == 0 {
             // SAFETY: clock helper.
             now = unsafe { bpf_ktime_get_ns() };

@@ -125,6 +125,7 @@ impl Probes {
             gpu_counts: PerCpuArray::try_from(take(&mut ebpf, "GPU_COUNTS")?)
                 .map_err(map_error("GPU_COUNTS"))?,
             threads: table(&mut ebpf, "THREADS")?,
+            followed: 0,
             halves: [
                 half(&mut ebpf, ["OPS_A", "WAITS_A"])?,
                 half(&mut ebpf, ["OPS_B", "WAITS_B"])?,

@@ -53,6 +53,7 @@ const CONTROL_TOUCH_SPACING_NS: u32 = 3;
 const CONTROL_ENTRIES: u32 = 4;
 const CONTROL_FAULTS_IN_WINDOW: u32 = 5;
 const CONTROL_NO_SAMPLES: u32 = 6;
+const CONTROL_FOLLOWED: u32 = 7;
 
 /// Value of [`CONTROL_EPOCH`] for which nothing is counted.
 const CLOSED: u64 = 2;
@@ -166,6 +167,8 @@ pub struct Probes {
     log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     ebpf: Ebpf,
     threads: Table<u32, ThreadState>,
+    /// Threads that were added from here.
+    followed: u64,
     halves: [Half; 2],
     ended: Table<EndedKey, EndedThread>,
     filesets: Table<u32, FilesetInfo>,
@@ -190,10 +193,17 @@ pub struct Probes {
 
 impl Probes {
     /// Follows a thread from now on; `Ok(false)` when it is followed already.
-    pub fn follow(&self, tid: u32, state: ThreadState) -> Result<bool, KernelError> {
-        self.threads
+    pub fn follow(&mut self, tid: u32, state: ThreadState) -> Result<bool, KernelError> {
+        let added = self
+            .threads
             .add(&tid, state)
-            .map_err(|source| KernelError::Follow { tid, source })
+            .map_err(|source| KernelError::Follow { tid, source })?;
+        if added {
+            // It may be on a CPU, where it is taken for a bystander.
+            self.followed += 1;
+            self.set_control(CONTROL_FOLLOWED, self.followed)?;
+        }
+        Ok(added)
     }
 
     /// The state of one followed thread.

@@ -128,8 +128,8 @@ impl Live {
         for pid in &watch.targets {
             targets.push(scan::check_target(*pid)?);
         }
-        let probes = Probes::attach(watch.limits)?;
-        let added = scan::follow_all(&probes, &targets)?;
+        let mut probes = Probes::attach(watch.limits)?;
+        let added = scan::follow_all(&mut probes, &targets)?;
         let at = added
             .iter()
             .map(|thread| thread.since)

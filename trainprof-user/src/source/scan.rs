@@ -222,7 +222,7 @@ pub struct Followed {
 }
 
 /// Follows everything below `targets`. Gives what this call added.
-pub fn follow_all(probes: &Probes, targets: &[u32]) -> Result<Vec<Followed>, ScanError> {
+pub fn follow_all(probes: &mut Probes, targets: &[u32]) -> Result<Vec<Followed>, ScanError> {
     let mut added = Vec::new();
     loop {
         let before = added.len();
