@@ -395,11 +395,14 @@ fn being_killed_in_a_window_leaves_no_trap() {
         "no probe was attached"
     );
     watch.signal(libc::SIGKILL);
-    assert!(
-        // The kernel takes them away one by one: tens of milliseconds each, seconds on an emulated processor.
-        text.becomes(Duration::from_secs(60), |now| now == before),
-        "traps are left in the job's code"
-    );
+    // The kernel takes them away one by one: tens of milliseconds each, seconds on an emulated processor.
+    let gone = text.becomes(Duration::from_secs(60), |now| now == before);
+    let differ: Vec<String> = (before.iter().zip(text.bytes()).enumerate())
+        .filter(|(_, (before, now))| *before != now)
+        .map(|(at, (before, now))| format!("{at:#x}: {before:#x}, now {now:#x}"))
+        .take(8)
+        .collect();
+    assert!(gone, "traps are left in the job's code: {differ:?}");
     assert!(workload.is_alive());
     workload.kill();
 }

@@ -57,7 +57,8 @@ pub struct AllocWindowFact {
     pub sites: u32,
     /// All hits of the probes, those outside `from` to `to` as well.
     pub hits: u64,
-    /// CPU time that the hits took from the job, by calibration, and for how long closing the window stopped its threads.
+    /// CPU time that the hits took from the job, by calibration, and what closing the window added to its busiest thread:
+    /// for how long it was stopped, and what traps took that were still there.
     pub job_ns: u64,
     pub pause_ns: u64,
     /// CPU time of ours.

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use trainprof_common::alloc::{NO_ARG, Site};
 
 use super::{ENTRY, RETURN, chosen};
-use crate::kernel::uprobe::attach;
+use crate::{env::clock, kernel::uprobe::attach};
 
 /// Costs of a probe, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct Calibration {
     pub return_ns: f64,
     /// For how long taking one probe away stops a thread that uses the function: the median of three.
     pub pause_ns: u64,
+    /// For how long a trap that is being taken away is still hit. Kernels from 6.13 on first wait until no program can be
+    /// running any more; nothing counts these hits. The median of three.
+    pub linger_ns: u64,
     /// Attaching one probe, and taking one away: wall time.
     pub attach_ns: u64,
     pub detach_ns: u64,
@@ -65,6 +68,8 @@ const CALLS: [u64; 3] = [1_000, 150, 600];
 const ROUNDS: usize = 7;
 /// How often a call is made while a probe is taken away.
 const POKE: Duration = Duration::from_micros(200);
+/// Calls of one poke: with a trap they take far longer than anything that gets in between now and then.
+const POKED: u64 = 20;
 /// Longest that an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -77,6 +82,10 @@ struct Shared {
     done: AtomicU32,
     /// Nanoseconds of CPU time for one call, in thousandths; or the longest poke, in nanoseconds.
     answer: AtomicU64,
+    /// When the last poke that met a trap was over, kernel time.
+    trapped_at: AtomicU64,
+    /// A poke's calls met a trap when they took longer, nanoseconds.
+    trap_ns: AtomicU64,
 }
 
 /// The process that is probed.
@@ -151,17 +160,27 @@ impl Subject {
         Some(self.answer(order)? as f64 / 1_000.0)
     }
 
-    /// Takes a probe away; gives for how long that stopped the process, and how long it took.
-    fn pause(&self, function: usize, links: Vec<UProbeLink>) -> Option<(u64, u64)> {
+    /// Takes a probe away whose hit costs `hit_ns`.
+    fn pause(&self, function: usize, links: Vec<UProbeLink>, hit_ns: f64) -> Option<Pause> {
         let order = 4 + function as u32;
+        let trap_ns = hit_ns * POKED as f64 / 3.0;
+        self.shared()
+            .trap_ns
+            .store(trap_ns as u64, Ordering::Release);
         self.order(order);
         std::thread::sleep(Duration::from_millis(1));
-        let began = Instant::now();
+        let began = clock::now().0;
         drop(links);
-        let took = began.elapsed().as_nanos() as u64;
+        let took_ns = clock::now().0.saturating_sub(began);
         std::thread::sleep(POKE * 2);
         self.shared().order.store(0, Ordering::Release);
-        Some((self.answer(order)?, took))
+        let pause_ns = self.answer(order)?;
+        let trapped_at = self.shared().trapped_at.load(Ordering::Acquire);
+        Some(Pause {
+            pause_ns,
+            linger_ns: trapped_at.saturating_sub(began).min(took_ns),
+            took_ns,
+        })
     }
 }
 
@@ -174,6 +193,16 @@ impl Drop for Subject {
             libc::munmap(self.shared.as_ptr().cast(), 4096);
         }
     }
+}
+
+/// What taking a probe away did.
+struct Pause {
+    /// For how long it stopped the process.
+    pause_ns: u64,
+    /// For how long the trap was still there.
+    linger_ns: u64,
+    /// How long it took us.
+    took_ns: u64,
 }
 
 /// What the probed process does, until it is killed.
@@ -214,15 +243,20 @@ fn measure(function: usize) -> u64 {
     cpu_ns().saturating_sub(began) * 1_000 / CALLS[function]
 }
 
-/// The longest call, less what the thread waited for a CPU meanwhile.
+/// The longest poke, less what the thread waited for a CPU meanwhile.
 fn poke(shared: &Shared, order: u32) -> u64 {
     let function = order as usize - 4;
     let mut longest = 0;
     while shared.order.load(Ordering::Acquire) == order {
         let (waited, began) = (run_delay_ns(), Instant::now());
-        // SAFETY: the functions above do nothing.
-        unsafe { FUNCTIONS[function](1) };
+        for size in 0..POKED {
+            // SAFETY: the functions above do nothing.
+            unsafe { FUNCTIONS[function](size) };
+        }
         let took = began.elapsed().as_nanos() as u64;
+        if took > shared.trap_ns.load(Ordering::Acquire) {
+            shared.trapped_at.store(clock::now().0, Ordering::Release);
+        }
         if took > longest {
             let delayed = run_delay_ns().saturating_sub(waited);
             longest = longest.max(took.saturating_sub(delayed));
@@ -290,21 +324,23 @@ pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, 
         .map(|n| subject.cost(n))
         .collect::<Option<_>>()
         .ok_or_else(silent)?;
-    let mut pauses = Vec::new();
+    let added = |n: usize| (probed[n] - bare[n]).max(0.0);
+    let (mut pauses, mut lingers) = (Vec::new(), Vec::new());
     let mut detach_ns = 0;
     for (n, pair) in links.into_iter().enumerate() {
         // A pair is taken away by two closings.
         let count = pair.len() as u64;
-        let (pause, took) = subject.pause(n, pair).ok_or_else(silent)?;
-        pauses.push(pause);
-        detach_ns += took / count / 3;
+        let pause = subject.pause(n, pair, added(n)).ok_or_else(silent)?;
+        pauses.push(pause.pause_ns);
+        lingers.push(pause.linger_ns / count);
+        detach_ns += pause.took_ns / count / 3;
     }
-    let added = |n: usize| (probed[n] - bare[n]).max(0.0);
     Ok(Calibration {
         emulated_ns: added(0),
         stepped_ns: added(1),
         return_ns: (added(2) - added(0)).max(0.0),
         pause_ns: median(pauses),
+        linger_ns: median(lingers),
         attach_ns,
         detach_ns,
         own_cpu_ns: own_cpu_ns().saturating_sub(cpu_before) / 4,

@@ -8,7 +8,6 @@ use std::{
     num::NonZeroU32,
     os::fd::{AsRawFd, RawFd},
     path::Path,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -79,25 +78,13 @@ struct Server<'a> {
     refused: bool,
 }
 
-/// Probes on one process. Dropping it removes them all at once: the kernel takes a tenth of a second for each, and takes the
-/// trap away at the beginning of that. One after the other, the last ones would be hit for all the time that the others take.
+/// Probes on one process, in the order in which they are removed. The kernel takes a tenth of a second for each, and does one
+/// after the other also when several threads ask: then hits of those that wait would not be counted either.
 #[derive(Default)]
 struct Probed {
     links: Vec<UProbeLink>,
     sites: u32,
     returns: u32,
-}
-
-impl Drop for Probed {
-    fn drop(&mut self) {
-        let links = std::mem::take(&mut self.links);
-        thread::scope(|scope| {
-            for link in links {
-                // Where no thread can be had, the link goes with the closure that was to take it.
-                let _ = thread::Builder::new().spawn_scoped(scope, move || drop(link));
-            }
-        });
-    }
 }
 
 /// CPU time in a part of the time between two looks at it, taken to be even: a window that was full may have been over long
@@ -256,7 +243,7 @@ impl Server<'_> {
         Some((mappings, found.ok()?))
     }
 
-    /// Attaches. The busiest function comes last: while others come, it costs nothing.
+    /// Attaches. The busiest function comes last and goes first: while others come and go, it costs nothing.
     fn attach(
         &mut self,
         pid: u32,
@@ -293,7 +280,7 @@ impl Server<'_> {
                     scope,
                 ) {
                     Ok(link) => {
-                        probed.links.push(link);
+                        probed.links.insert(0, link);
                         if *program == ENTRY {
                             probed.sites += 1;
                         } else {

@@ -13,7 +13,7 @@ pub const HORIZON_NS: u64 = 10_000_000_000;
 /// The largest share that may be added to one thread, whatever the budget.
 pub const THREAD_SHARE: f64 = 0.01;
 /// Windows are planned for this part of what may be added to a thread: a call may cost more than was expected of it.
-const PLANNED: f64 = 0.5;
+const PLANNED: f64 = 0.75;
 /// The budget of so many seconds may be spent before it was earned: the first window need not wait for it.
 const ADVANCE_S: f64 = 3.0;
 /// A job that uses fewer CPUs than this is not at work, and nothing of it is left out.
@@ -32,12 +32,16 @@ const SHORT_US: u32 = 5_000;
 /// Calls that a window must be expected to see to be worth its closing.
 const TOO_FEW_CALLS: u64 = 50;
 /// For how long each probe is hit outside a window, while others go in and out, until that was seen; seconds.
-const OUTSIDE_S: f64 = 0.03;
+const OUTSIDE_S: f64 = 0.01;
 /// One call in so many has its stack taken; and what that adds to a call on average, nanoseconds (measured: 685 each).
 const STACK_EVERY: u32 = 64;
 const STACK_NS: f64 = 700.0 / STACK_EVERY as f64;
 /// Every so many-th window of a process is paired.
 const PAIRED_EVERY: u32 = 3;
+/// Calls a second of a thread of which nothing is known, as far as traps that linger go: few make more.
+const UNKNOWN_RATE: f64 = 1e6;
+/// What was learned of a process's rate longer ago than this does not pay for a paired window, nanoseconds.
+const RECENT_NS: u64 = 20_000_000_000;
 /// Windows open no closer than this on average, nanoseconds.
 const SPACING_NS: f64 = 1e9;
 /// A process that allocates little is looked at once in so many nanoseconds.
@@ -87,8 +91,20 @@ pub struct Costs {
     /// Taking the probes of one function away stops every thread that uses it for so long. One on its return costs no
     /// pause of its own: it is the same trap.
     pub pause_ns: u64,
+    /// For how long a trap that is being taken away is still hit, uncounted.
+    pub linger_ns: u64,
+    /// How long taking one probe away takes us: meanwhile those that go after it are hit.
+    pub removal_ns: u64,
     /// CPU time of ours for attaching and removing one probe.
     pub own_ns: u64,
+}
+
+impl Costs {
+    /// For how long traps of a window are hit after it: each lingers, and the others wait for the first ones.
+    fn traps_left_ns(&self, probes: u32) -> f64 {
+        let (probes, others) = (u64::from(probes), u64::from(probes.saturating_sub(1)));
+        (self.linger_ns * probes + self.removal_ns * others) as f64
+    }
 }
 
 /// What happened since this was told last.
@@ -174,7 +190,7 @@ pub struct Outcome {
 pub struct Spent {
     /// CPU time that hits took from the job.
     pub job_ns: u64,
-    /// For how long closing stopped each thread.
+    /// What closing added to the thread that made most calls: it was stopped, and then still met traps.
     pub pause_ns: u64,
     /// What was added to the thread that made most calls.
     pub thread_ns: u64,
@@ -325,7 +341,7 @@ impl Governor {
             .values()
             .map(|known| known.worst_rate)
             .fold(0.0, f64::max);
-        let rate = if busiest > 0.0 { busiest } else { 1e6 };
+        let rate = if busiest > 0.0 { busiest } else { UNKNOWN_RATE };
         let sites = 1;
         let plain = Self::predict(
             &costs,
@@ -380,7 +396,8 @@ impl Governor {
         sites: u32,
     ) -> f64 {
         let pause = (costs.pause_ns * u64::from(sites)) as f64;
-        (length_s + outside_s) * 1e9 * slowed(rate, call_ns) + pause
+        let linger = costs.traps_left_ns(sites);
+        ((length_s + outside_s) * 1e9 + linger) * slowed(rate, call_ns) + pause
     }
 
     /// Whether a window may open now, and which. `random` is any number.
@@ -396,7 +413,8 @@ impl Governor {
         self.forget_old(now);
         let chosen = self.choose(now, candidates)?;
         let known = self.known.get(&chosen.pid).copied();
-        let paired = known.is_some_and(|k| k.windows % PAIRED_EVERY == 1)
+        let paired = known
+            .is_some_and(|k| k.windows % PAIRED_EVERY == 1 && now.since(k.last) < RECENT_NS)
             && !self.shed.contains(&Shed::PairedWindows);
         let stacks = !self.shed.contains(&Shed::Stacks);
         let plan = paired
@@ -480,7 +498,10 @@ impl Governor {
             let own = (costs.own_ns * u64::from(sites + returns)) as f64;
             // A thread of which nothing is known may do nothing but allocate.
             let share = rate.map_or(1.0, |rate| slowed(rate, call_ns));
-            let outside = self.outside_s * 1e9 * share * f64::from(sites + returns);
+            let lingering = slowed(rate.unwrap_or(UNKNOWN_RATE), call_ns);
+            let probes = sites + returns;
+            let outside = self.outside_s * 1e9 * share * f64::from(probes)
+                + costs.traps_left_ns(probes) * lingering;
             for (n, &length_us) in LENGTHS_US.iter().enumerate() {
                 // The first window of a process is to learn what the others will cost.
                 if known.is_none_or(|known| known.windows == 0) && length_us > SHORT_US {
@@ -548,15 +569,25 @@ impl Governor {
         let job_ns = outcome.emulated as f64 * costs.emulated_ns
             + outcome.stepped as f64 * costs.stepped_ns
             + outcome.returns as f64 * costs.return_ns;
-        let pause_ns = costs.pause_ns * u64::from(outcome.sites);
-        let worst = if outcome.calls > 0 {
-            outcome.worst_calls as f64 / outcome.calls as f64
-        } else {
-            1.0
+        let call_ns = job_ns / hits.max(1) as f64;
+        let natural = |calls: u64| {
+            let lost = calls as f64 * call_ns / 1e9;
+            calls as f64 / (outcome.counted_s - lost).max(outcome.counted_s * 0.05)
         };
+        let counted = outcome.counted_s > 0.0 && outcome.calls > 0;
+        let (rate, worst_rate, worst) = if counted {
+            let worst = outcome.worst_calls as f64 / outcome.calls as f64;
+            (natural(outcome.calls), natural(outcome.worst_calls), worst)
+        } else {
+            (0.0, 0.0, 1.0)
+        };
+        let probes = outcome.sites.max(1) + u32::from(outcome.paired);
+        let linger_ns = (costs.linger_ns * u64::from(probes)) as f64 * slowed(worst_rate, call_ns);
+        let stop_ns = costs.pause_ns * u64::from(outcome.sites);
+        let pause_ns = stop_ns + linger_ns as u64;
         let thread_ns = (job_ns * worst) as u64 + pause_ns;
         self.totals.windows += 1;
-        let all = job_ns + pause_ns as f64 + outcome.own_ns as f64;
+        let all = job_ns + stop_ns as f64 + linger_ns / worst.max(0.01) + outcome.own_ns as f64;
         self.totals.windows_ns += all as u64;
         self.balance -= all;
         self.recent.push_back((now, outcome.pid, thread_ns));
@@ -574,19 +605,13 @@ impl Governor {
         });
         known.last = now;
         known.windows += 1;
-        if outcome.counted_s > 0.0 && outcome.calls > 0 {
-            let call_ns = job_ns / hits.max(1) as f64;
-            let natural = |calls: u64| {
-                let lost = calls as f64 * call_ns / 1e9;
-                calls as f64 / (outcome.counted_s - lost).max(outcome.counted_s * 0.05)
-            };
+        if counted {
             if !outcome.paired {
-                known.worst_rate = natural(outcome.worst_calls);
-                known.rate = natural(outcome.calls);
+                known.worst_rate = worst_rate;
+                known.rate = rate;
             }
             let outside = hits.saturating_sub(outcome.calls) as f64;
             let seen = outside / outcome.calls as f64 * outcome.counted_s;
-            let probes = outcome.sites.max(1) + u32::from(outcome.paired);
             let seen = seen / f64::from(probes);
             // A host that was slow once may be so again: it is believed at once, and its getting better slowly.
             let seen = seen.clamp(0.0, 0.2);

@@ -10,6 +10,8 @@ const COSTS: Costs = Costs {
     stepped_ns: 9_100.0,
     return_ns: 490.0,
     pause_ns: 4_000_000,
+    linger_ns: 0,
+    removal_ns: 0,
     own_ns: 1_000_000,
 };
 
@@ -25,8 +27,12 @@ struct Job {
 
 impl Job {
     fn new(budget: f64) -> Self {
+        Self::with(budget, COSTS)
+    }
+
+    fn with(budget: f64, costs: Costs) -> Self {
         let mut governor = Governor::new(budget);
-        governor.calibrated(COSTS);
+        governor.calibrated(costs);
         Self {
             now: SECOND,
             governor,
@@ -239,6 +245,32 @@ fn a_process_that_hardly_allocates_is_looked_at_seldom() {
         }
     }
     assert_eq!(opened, 2);
+}
+
+#[test]
+fn traps_that_linger_are_paid_for() {
+    let costs = Costs {
+        linger_ns: 50_000_000,
+        removal_ns: 110_000_000,
+        ..COSTS
+    };
+    let limit = THREAD_SHARE * HORIZON_NS as f64;
+    for (rate, windows, paired) in [
+        (1e4, 10..120, true),
+        (1e6, 5..40, false),
+        (1e7, 1..40, false),
+    ] {
+        let mut job = Job::with(0.05, costs);
+        job.run(120, rate, 0.0, false, &mut 7);
+        assert!(windows.contains(&job.opened), "{} at {rate}", job.opened);
+        assert_eq!(job.paired > 0, paired, "at {rate}");
+        // More than the first window expects of a thread of which nothing is known may break the limit once.
+        assert!(
+            job.worst() as f64 <= limit * 1.3,
+            "{} at {rate}",
+            job.worst()
+        );
+    }
 }
 
 #[test]

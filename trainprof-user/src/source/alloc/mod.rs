@@ -428,6 +428,8 @@ impl Allocs {
             stepped_ns: calibration.stepped_ns,
             return_ns: calibration.return_ns,
             pause_ns: calibration.pause_ns,
+            linger_ns: calibration.linger_ns,
+            removal_ns: calibration.detach_ns,
             own_ns: calibration.own_cpu_ns,
         });
         self.governor.own(calibration.own_cpu_ns * 4);
