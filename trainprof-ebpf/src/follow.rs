@@ -50,10 +50,19 @@ pub fn comes(tid: u32) -> Option<*mut ThreadState> {
     let state = if tid == 0 { None } else { thread(tid) };
     if let Some(slot) = BYSTANDER.get_ptr_mut(0) {
         let known = if state.is_none() { bystander(tid) } else { 0 };
-        // SAFETY: a per-CPU slot that is written here alone.
+        // SAFETY: a per-CPU slot that is written by this CPU's own switches and execs alone.
         unsafe { *slot = known };
     }
     state
+}
+
+/// The thread on this CPU begins to be followed.
+#[inline(always)]
+fn forget_bystander() {
+    if let Some(slot) = BYSTANDER.get_ptr_mut(0) {
+        // SAFETY: as in `comes`.
+        unsafe { *slot = 0 };
+    }
 }
 
 #[inline(always)]
@@ -188,6 +197,8 @@ pub fn sched_process_exec(ctx: BtfTracePointContext) -> u32 {
             emit::lost(Loss::ThreadsFull);
         }
         let _ = THREADS.remove(old_tid);
+        // It has had the leader's id for a while, and may have come onto this CPU as a stranger.
+        forget_bystander();
     }
     let Some(state) = thread(tgid) else {
         return 0;

@@ -700,7 +700,7 @@ pub struct WindowCost {
     pub hits: u64,
     /// What hits took from the job's threads.
     pub job_cpu_s: f64,
-    /// For how long closing windows stopped each of their threads at most, summed up.
+    /// What closing windows added to their busiest threads, stopped or still meeting traps, summed up.
     pub pause_s: f64,
     pub trainprof_cpu_s: f64,
     /// The most that windows added to one thread in any ten seconds, as a share of them.
