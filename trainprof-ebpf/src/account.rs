@@ -170,7 +170,7 @@ extern "C" fn add_run(who: u64, whence: u64, what: u32, bytes: u64) -> u32 {
 #[inline(always)]
 pub fn operation(done: &Done, object: &Object) {
     let kind = u64::from(done.op) | u64::from(object.class as u8) << 8;
-    let flags = u64::from(done.failed) * FAILED | u64::from(done.timed) * TIMED;
+    let flags = (u64::from(done.failed) * FAILED) | (u64::from(done.timed) * TIMED);
     add_operation(
         u64::from(done.tid) << 32 | kind | flags,
         u64::from(object.dev) << 32 | u64::from(object.fileset),
