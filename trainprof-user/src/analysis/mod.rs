@@ -235,13 +235,14 @@ fn trainer(
         })
         .map(|share| share.ns)
         .sum();
+    let pinned = allowed_cpus(facts);
     let terms = Terms {
         wall,
         own: wall - in_stalls,
         own_crowded: crowded,
         cpu: cpu_ns(facts),
-        cpus: cpus(facts),
-        pinned: allowed_cpus(facts),
+        cpus: cpus(facts.session, pinned),
+        pinned,
         host_cpus: host_cpus(facts.session),
         gpu_busy: if gpu.sampled() && idle.seen_s > 0.0 {
             wall * (1.0 - idle.idle_s / idle.seen_s)
@@ -294,10 +295,8 @@ fn cpu_ns(facts: &Facts) -> f64 {
 }
 
 /// CPUs that the job may use: those of the host, or fewer by affinity, cpuset or quota.
-fn cpus(facts: &Facts) -> f64 {
-    let session = facts.session;
+fn cpus(session: &Session, pinned: Option<f64>) -> f64 {
     let host = host_cpus(session);
-    let pinned = allowed_cpus(facts).unwrap_or(host);
     let cpusets = session
         .processes
         .values()
@@ -306,7 +305,7 @@ fn cpus(facts: &Facts) -> f64 {
             cpu_list(facts.cgroup.as_ref()?.cpuset.as_deref()?)
         })
         .map(|cpus| cpus.len() as f64)
-        .fold(host.min(pinned), f64::min);
+        .fold(pinned.unwrap_or(host), f64::min);
     session
         .host
         .quotas

@@ -65,7 +65,7 @@ impl KernelTypes {
             missing,
             tracepoints: tracepoints
                 .iter()
-                .filter(|name| types.has(&format!("btf_trace_{name}")))
+                .filter(|name| types.has_typedef(&format!("btf_trace_{name}")))
                 .map(|name| (*name).to_owned())
                 .collect(),
         })

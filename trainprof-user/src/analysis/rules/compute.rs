@@ -11,6 +11,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         return Answer::NotEnough("less than a second was seen");
     }
     let idle = &look.trainer.idle;
+    let on_gpu = look.by_gpu() || look.trainer.gpu_calls;
     let (share, on) = if look.by_gpu() {
         (1.0 - idle.idle_s / idle.seen_s, "the GPU's computing")
     } else if look.trainer.gpu_calls {
@@ -25,7 +26,11 @@ pub(super) fn rule(look: &Look) -> Answer {
         return Answer::Clear;
     }
     let mut evidence = [("seconds", seconds(share * look.trainer.wall))].into();
-    let more = look.let_on_more_cpus(&mut evidence);
+    let more = if on_gpu {
+        String::new()
+    } else {
+        look.let_on_more_cpus(&mut evidence)
+    };
     Answer::Found(Finding {
         kind: Kind::Compute.name(),
         share: Some(share),

@@ -44,8 +44,9 @@ pub struct Types<'a> {
     strings: &'a [u8],
     /// Where each type lies in `types`, from type 1 on.
     starts: Vec<u32>,
-    /// Structures, unions, enumerations and typedefs by name; the first of several.
-    named: HashMap<&'a [u8], u32>,
+    /// Structures, unions and enumerations by name, and typedefs, whose names are apart in C; the first of several.
+    tags: HashMap<&'a [u8], u32>,
+    typedefs: HashMap<&'a [u8], u32>,
 }
 
 impl<'a> Types<'a> {
@@ -70,7 +71,8 @@ impl<'a> Types<'a> {
             types,
             strings,
             starts: Vec::with_capacity(types.len() / 24),
-            named: HashMap::with_capacity(types.len() / 200),
+            tags: HashMap::with_capacity(types.len() / 300),
+            typedefs: HashMap::with_capacity(types.len() / 600),
         };
         read.index()?;
         Ok(read)
@@ -86,27 +88,39 @@ impl<'a> Types<'a> {
                 return Err(format!("it has types of the unknown kind {}", head.kind));
             };
             self.starts.push(at as u32);
-            if matches!(
-                head.kind,
-                kind::STRUCT | kind::UNION | kind::ENUM | kind::ENUM64 | kind::TYPEDEF
-            ) && head.name != 0
-                && let Some(name) = self.name(head.name)
+            let names = match head.kind {
+                kind::STRUCT | kind::UNION | kind::ENUM | kind::ENUM64 => Some(&mut self.tags),
+                kind::TYPEDEF => Some(&mut self.typedefs),
+                _ => None,
+            };
+            if let Some(names) = names
+                && head.name != 0
+                && let Some(name) = text(self.strings, head.name)
             {
-                self.named.entry(name).or_insert(self.starts.len() as u32);
+                names.entry(name).or_insert(self.starts.len() as u32);
             }
             at += Head::BYTES + more;
         }
         Ok(())
     }
 
-    /// Whether there is a structure, union, enumeration or typedef of this name.
-    pub fn has(&self, name: &str) -> bool {
-        self.named.contains_key(name.as_bytes())
+    /// Whether there is a typedef of this name.
+    pub fn has_typedef(&self, name: &str) -> bool {
+        self.typedefs.contains_key(name.as_bytes())
+    }
+
+    /// A type by its name; a typedef's where nothing else has it.
+    fn named(&self, name: &str) -> Option<u32> {
+        let name = name.as_bytes();
+        self.tags
+            .get(name)
+            .or_else(|| self.typedefs.get(name))
+            .copied()
     }
 
     /// Where `path` lies in a structure: names with dots between them, through members without a name.
     pub fn member(&self, structure: &str, path: &str) -> Option<Place> {
-        let mut of = *self.named.get(structure.as_bytes())?;
+        let mut of = self.named(structure)?;
         let mut place = Place { bits: 0, width: 0 };
         for name in path.split('.') {
             let (found, type_) = self.member_of(of, name.as_bytes(), DEEPEST)?;
@@ -158,7 +172,7 @@ impl<'a> Types<'a> {
 
     /// Value of an enumerator of up to 32 bits.
     pub fn enumerator(&self, enumeration: &str, name: &str) -> Option<u32> {
-        let (head, at) = self.plain(*self.named.get(enumeration.as_bytes())?)?;
+        let (head, at) = self.plain(self.named(enumeration)?)?;
         if head.kind != kind::ENUM {
             return None;
         }
@@ -185,9 +199,14 @@ impl<'a> Types<'a> {
     }
 
     fn name(&self, at: u32) -> Option<&'a [u8]> {
-        let rest = self.strings.get(at as usize..)?;
-        Some(&rest[..rest.iter().position(|byte| *byte == 0)?])
+        text(self.strings, at)
     }
+}
+
+/// The text at a place of the strings, without its NUL.
+fn text(strings: &[u8], at: u32) -> Option<&[u8]> {
+    let rest = strings.get(at as usize..)?;
+    Some(&rest[..rest.iter().position(|byte| *byte == 0)?])
 }
 
 /// The part that all types have (`struct btf_type`).
@@ -316,7 +335,7 @@ mod tests {
         assert_eq!(types.enumerator("colour", "red"), Some(7));
         assert_eq!(types.enumerator("colour", "blue"), None);
         assert_eq!(types.enumerator("inner", "a"), None);
-        assert!(types.has("alias") && !types.has("a"));
+        assert!(types.has_typedef("alias") && !types.has_typedef("inner"));
     }
 
     #[test]

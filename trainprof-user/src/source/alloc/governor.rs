@@ -32,7 +32,7 @@ const SHORT_US: u32 = 5_000;
 /// Calls that a window must be expected to see to be worth its closing.
 const TOO_FEW_CALLS: u64 = 50;
 /// For how long each probe is hit outside a window, while others go in and out, until that was seen; seconds.
-const OUTSIDE_S: f64 = 0.01;
+const OUTSIDE_S: f64 = 0.03;
 /// One call in so many has its stack taken; and what that adds to a call on average, nanoseconds (measured: 685 each).
 const STACK_EVERY: u32 = 64;
 const STACK_NS: f64 = 700.0 / STACK_EVERY as f64;
