@@ -22,8 +22,11 @@ def main():
 
 
 def cost(spans):
-    """CPU time of making the batch that the trainer waits for. Time in which the maker had no CPU is another cause."""
-    return spans.behind_waits("decode", part="cpu")
+    """CPU time of making the batch that the trainer waits for, and of other batches while the model wants that CPU.
+
+    Time in which the maker had no CPU is another cause.
+    """
+    return spans.behind_waits("decode", part="cpu") + spans.own("compute", part="off")
 
 
 if __name__ == "__main__":

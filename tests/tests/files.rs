@@ -63,7 +63,18 @@ fn listings_stats_and_failures_are_counted() {
     let a = data.files("a", 120, "", |i| 100 + i);
     let b = data.files("b", 7, "", |i| 9_000 + i);
     let seen = observe("files", &os(&[&"-l", &"-e", &"-s", &"-r", &"3", &a, &b]));
-    check_all(&seen).done();
+    let mut checks = check_all(&seen);
+    // A directory that is listed is no file, and files in it are none the less.
+    for (folder, mean) in [(&a, 159.5), (&b, 9_003.0)] {
+        let row = seen.report.directory(&folder.to_string_lossy());
+        let got = row.map(|row| f64_at(row, "/mean_file_bytes"));
+        checks.that(got.is_some_and(|got| (got - mean).abs() < 1.0), || {
+            format!("mean size {got:?}, truth {mean}")
+        });
+    }
+    let share = seen.report.f64("/io/small_file_share");
+    checks.that(share > 0.999, || format!("small_file_share {share}"));
+    checks.done();
 }
 
 #[test]

@@ -10,7 +10,7 @@ pub const NO_FILESET: u32 = 0;
 /// A directory whose entry was dropped from the kernel's cache and read again has another key and the same
 /// path; user space puts such sets together. All three addresses used again for another directory at once is
 /// not reckoned with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub struct FilesetKey {
     /// Address of the directory's `struct dentry`; for a path given as text a hash of its directory part and

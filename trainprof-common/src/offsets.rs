@@ -66,6 +66,7 @@ offsets! {
     task_write_bytes: "task_struct" "ioac.write_bytes";
     files_count: "files_struct" "count";
     files_fdt: "files_struct" "fdt";
+    files_fd_array: "files_struct" "fd_array";
     fdt_max_fds: "fdtable" "max_fds";
     fdt_fd: "fdtable" "fd";
     file_inode: "file" "f_inode";

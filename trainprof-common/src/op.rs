@@ -175,6 +175,20 @@ pub struct SyscallInfo {
 crate::wire!(SyscallInfo, 8);
 
 impl SyscallInfo {
+    /// As a word, in which the probes keep it.
+    pub const fn word(self) -> u64 {
+        u64::from_ne_bytes([
+            self.op,
+            self.fd,
+            self.path,
+            self.fd2,
+            self.len,
+            self.at_flags,
+            self.wait_on,
+            self.marks,
+        ])
+    }
+
     /// A call that is neither counted nor waits on something that has a name.
     pub const IGNORED: Self = Self {
         op: 0,

@@ -1,5 +1,7 @@
 //! State of a followed thread, kept in the kernel.
 
+use crate::fileset::FilesetKey;
+
 /// Entries of a thread's descriptor cache; a power of two.
 pub const FD_CACHE: usize = 4;
 
@@ -47,8 +49,11 @@ pub struct CallRun {
     /// 0: there are none.
     pub count: u32,
     pub bytes: u64,
+    /// So many more of them are not looked at to be noted one by one.
+    pub rest: u32,
+    pub pad: u32,
 }
-crate::wire!(CallRun, 24);
+crate::wire!(CallRun, 32);
 
 impl CallRun {
     /// Operation, class, half of the aggregates that they belong to, and size bucket in one word.
@@ -182,8 +187,11 @@ pub struct ThreadState {
     pub entry_stretch: u32,
     /// 1: there may be calls in `runs`.
     pub in_runs: u32,
+    /// Calls that were not looked at to be noted one by one, since the last that was.
+    pub passed: u32,
     /// Times that it was put off the CPU, or yielded it.
     pub preemptions: u32,
+    pub pad: u32,
     /// Nanoseconds that it then waited for its next turn.
     pub preempted_ns: u64,
     /// Inode for which `fault_object` was resolved.
@@ -204,7 +212,7 @@ pub struct ThreadState {
 }
 crate::wire!(
     ThreadState,
-    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 32 + 48 * FD_CACHE + 24 * RUNS + 8
+    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 16 + 8 + 8 + 24 + 8 + 8 + 32 + 48 * FD_CACHE + 32 * RUNS + 8
 );
 
 /// Counters that the kernel keeps for every thread anyway.
@@ -234,16 +242,20 @@ pub struct EndedThread {
 }
 crate::wire!(EndedThread, 8 + 8 + 8 + 8 + 32 + 16);
 
-/// What a descriptor refers to, with the size of the file.
+/// What a descriptor refers to, with the size of the file, and what that was found from.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Described {
     pub object: Object,
     pub size: u64,
-    /// Address of its `struct inode`.
+    /// Addresses of its `struct file`, `struct inode` and `struct super_block`.
+    pub file: u64,
     pub inode: u64,
+    pub superblock: u64,
+    /// Of a file or directory: its file set's.
+    pub key: FilesetKey,
 }
-crate::wire!(Described, 40);
+crate::wire!(Described, 56 + 32);
 
 /// Key of an [`EndedThread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -50,20 +50,19 @@ fn half() -> Option<u8> {
 }
 
 /// Counts a call of the current thread. Those that were not timed gather in runs, which cost less than cells: very many
-/// calls are made when calls are not timed.
+/// calls are made when calls are not timed. Gives which run of like calls it joined.
 #[inline(always)]
-pub fn call(state: &mut ThreadState, done: &Done, object: &Object) {
+pub fn call(state: &mut ThreadState, done: &Done, object: &Object) -> Option<usize> {
     if done.timed || done.failed {
         if state.in_runs != 0 {
             end_runs(done.tid);
         }
         operation(done, object);
-        return;
+        return None;
     }
-    let Some(half) = half() else {
-        return;
-    };
-    let run = &mut state.runs[done.op as usize & (RUNS - 1)];
+    let half = half()?;
+    let n = done.op as usize & (RUNS - 1);
+    let run = &mut state.runs[n];
     let bucket = CallRun::bucket(run.what);
     let like = CallRun::what(done.op, object.class as u8, half, bucket);
     if run.what == like
@@ -74,7 +73,7 @@ pub fn call(state: &mut ThreadState, done: &Done, object: &Object) {
     {
         run.count += 1;
         run.bytes += done.bytes;
-        return;
+        return Some(n);
     }
     end_run(run, done.tid);
     let bucket = bucket_of_size(done.bytes) as u8;
@@ -84,8 +83,11 @@ pub fn call(state: &mut ThreadState, done: &Done, object: &Object) {
         what: CallRun::what(done.op, object.class as u8, half, bucket),
         count: 1,
         bytes: done.bytes,
+        rest: 0,
+        pad: 0,
     };
     state.in_runs = 1;
+    None
 }
 
 /// The current thread begins to wait.

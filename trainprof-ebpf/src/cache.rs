@@ -3,16 +3,13 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
-use trainprof_common::{
-    offsets::MISSING,
-    op::{MAX_SYSCALLS, Op},
-};
+use trainprof_common::{offsets::MISSING, op::Op};
 
 use crate::{
     account::{self, Done},
     follow::running,
     kernel::{current_ids, current_task, fact, member, offset, peek, syscall_nr, user_regs},
-    maps::SYSCALLS,
+    maps::syscall,
     object,
 };
 
@@ -29,8 +26,7 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     // SAFETY: typed registers of the current task.
     let nr = unsafe { syscall_nr(user_regs(current_task())) };
     // Pages that a write adds are not read from anywhere.
-    if (nr as u64) < MAX_SYSCALLS as u64
-        && let Some(info) = SYSCALLS.get(nr as u32)
+    if let Some(info) = syscall(nr)
         && info.op == Op::Write as u8
     {
         return 0;

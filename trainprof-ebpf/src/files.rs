@@ -8,7 +8,7 @@ use aya_ebpf::{helpers::bpf_ktime_get_ns, macros::btf_tracepoint, programs::BtfT
 use trainprof_common::{
     loss::Loss,
     offsets::MISSING,
-    op::{Class, MAX_SYSCALLS, NO_ARG, Op, SyscallInfo, WaitOn, mark},
+    op::{Class, NO_ARG, Op, SyscallInfo, WaitOn, mark},
     thread::{Object, ThreadState, USES_RING},
 };
 
@@ -16,8 +16,8 @@ use crate::{
     account::{self, Done},
     emit, fileset,
     follow::running,
-    kernel::{current_ids, current_task, member, offset, syscall_arg, syscall_nr},
-    maps::{BREAKS, Control, SYSCALLS, control},
+    kernel::{current_task, member, offset, syscall_arg, syscall_nr},
+    maps::{BREAKS, Control, control, syscall},
     object, touch,
 };
 
@@ -39,10 +39,7 @@ const MMAP_FLAGS: u8 = 3;
 /// How a system call is counted, or changes descriptors; `None` for most.
 #[inline(always)]
 fn known(nr: i64) -> Option<SyscallInfo> {
-    if nr as u64 >= MAX_SYSCALLS as u64 {
-        return None;
-    }
-    let info = *SYSCALLS.get(nr as u32)?;
+    let info = syscall(nr)?;
     (info.op != 0 || info.marks & mark::CHANGES_DESCRIPTORS != 0).then_some(info)
 }
 
@@ -61,16 +58,18 @@ pub fn sys_enter(ctx: BtfTracePointContext) -> u32 {
     if info.op == 0 {
         return 0;
     }
-    let (_, tid) = current_ids();
+    let task = current_task();
+    // SAFETY: a typed pointer.
+    let tid = unsafe { member(task, offset!(task_pid)) };
     let Some(state) = running(tid) else {
         return 0;
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
     let state = unsafe { &mut *state };
     // SAFETY: a typed argument.
-    state.op_object = unsafe { target(state, &info, regs) };
+    state.op_object = unsafe { target(state, &info, regs, task) };
     if info.op == BRK {
-        state.op_object.id = program_break(current_task());
+        state.op_object.id = program_break(task);
     }
     state.op_nr = nr as u32;
     state.entry_stretch = stretch;
@@ -108,9 +107,14 @@ pub unsafe fn on_descriptor(info: &SyscallInfo, regs: *const c_void) -> bool {
 /// The object that a call is on: its descriptor's, or none.
 ///
 /// # Safety
-/// `regs` is a typed `struct pt_regs` pointer.
+/// `regs` is a typed `struct pt_regs` pointer, `task` the current task.
 #[inline(always)]
-unsafe fn target(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_void) -> Object {
+unsafe fn target(
+    state: &mut ThreadState,
+    info: &SyscallInfo,
+    regs: *const c_void,
+    task: *const c_void,
+) -> Object {
     // SAFETY: as promised by the caller.
     unsafe {
         if on_memory(info, regs) {
@@ -119,7 +123,7 @@ unsafe fn target(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_voi
                 ..Object::default()
             }
         } else if on_descriptor(info, regs) {
-            object::resolve(state, syscall_arg(regs, info.fd))
+            object::resolve(state, object::files(task), syscall_arg(regs, info.fd))
         } else {
             Object::default()
         }
@@ -182,7 +186,9 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
     let Some(info) = known(nr) else {
         return 0;
     };
-    let (_, tid) = current_ids();
+    let task = current_task();
+    // SAFETY: a typed pointer.
+    let tid = unsafe { member(task, offset!(task_pid)) };
     let Some(state) = running(tid) else {
         return 0;
     };
@@ -221,14 +227,14 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
         // SAFETY: a typed argument.
         on = unsafe {
             if info.op == CLOSE {
-                object::resolve_closed(state, syscall_arg(regs, info.fd))
+                object::resolve_closed(state, object::files(task), syscall_arg(regs, info.fd))
             } else {
-                target(state, &info, regs)
+                target(state, &info, regs, task)
             }
         };
     }
     // SAFETY: a typed argument.
-    unsafe { finish(state, &info, regs, result, now, done, on) };
+    unsafe { finish(state, &info, regs, task, result, now, done, on) };
     0
 }
 
@@ -252,12 +258,14 @@ unsafe fn descriptors_changed(state: &mut ThreadState, info: &SyscallInfo, regs:
 /// Counts a call that has returned.
 ///
 /// # Safety
-/// `regs` is a typed `struct pt_regs` pointer.
+/// `regs` is a typed `struct pt_regs` pointer, `task` the current task.
 #[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "inlined")]
 unsafe fn finish(
     state: &mut ThreadState,
     info: &SyscallInfo,
     regs: *const c_void,
+    task: *const c_void,
     result: i64,
     now: u64,
     mut done: Done,
@@ -268,10 +276,10 @@ unsafe fn finish(
         if info.op == CLOSE {
             object::forget(state, syscall_arg(regs, info.fd));
         } else if info.op == OPEN && !done.failed {
-            let opened = object::resolve_opened(state, result as u64);
-            on = opened.object;
+            let size;
+            (on, size) = object::resolve_opened(state, object::files(task), result as u64);
             if on.class == Class::File as u32 || on.class == Class::Tmpfs as u32 {
-                done.bytes = opened.size;
+                done.bytes = size;
             }
         } else if info.path != NO_ARG && on.class == 0 {
             on.fileset = fileset::of_call(regs, info.path, state.tgid);
@@ -297,13 +305,13 @@ unsafe fn finish(
         {
             emit::lost(Loss::UnresolvedFd);
         }
-        account::call(state, &done, &on);
-        touch::note(state.tgid, &done, &on, now);
+        let run = account::call(state, &done, &on);
+        touch::note(state, run, &done, &on, now);
         if info.op == COPY && info.fd2 != NO_ARG {
-            let onto = object::resolve(state, syscall_arg(regs, info.fd2));
+            let onto = object::resolve(state, object::files(task), syscall_arg(regs, info.fd2));
             done.op = COPY_OUT;
             account::operation(&done, &onto);
-            touch::note(state.tgid, &done, &onto, now);
+            touch::note(state, None, &done, &onto, now);
         }
     }
 }

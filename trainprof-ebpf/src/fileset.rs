@@ -17,8 +17,11 @@ use trainprof_common::{
 
 use crate::{
     emit,
-    kernel::{copy_block, fact, in_block, offset, peek, syscall_arg},
-    maps::{Blocks, FILESET_COUNT, FILESET_INFO, FILESETS, SCRATCH_INFO},
+    kernel::{copy_block, fact, in_block, member, offset, peek, syscall_arg},
+    maps::{
+        Blocks, FILESET_COUNT, FILESET_INFO, FILESETS, KNOWN, KNOWN_FILESETS, KnownFileset,
+        SCRATCH_INFO,
+    },
     object::class_on,
 };
 
@@ -32,6 +35,9 @@ const MAX_DEPTH: usize = 32;
 const TEXT_BYTES: usize = 256;
 /// Bytes of it that are looked at between two looks for the end.
 const CHUNK: usize = 16;
+/// Stands for the extension in the key of a directory itself, which is another set than its files without one: no name has
+/// this character.
+const DIRECTORY: u64 = b'/' as u64;
 /// Low bits of a number that name the CPU which gave it out.
 const CPU_BITS: u32 = 12;
 
@@ -93,24 +99,49 @@ fn named_kind(extension: u64) -> u64 {
     }
 }
 
-/// The file set of a directory entry.
+/// What is told of a directory entry: its directory, that one's inode, and the extension; `dir` 0: no entry leads there.
+///
+/// # Safety
+/// `dentry` is a typed `struct dentry` pointer, or null.
 #[inline(always)]
-pub fn of_dentry(
-    blocks: &mut Blocks,
-    dentry: u64,
-    superblock: u64,
-    mount: u64,
-    directory: bool,
-    tgid: u32,
-) -> FilesetRef {
+pub unsafe fn key_of(key: &mut FilesetKey, dentry: *const core::ffi::c_void, directory: bool) {
+    key.dir = 0;
+    if dentry.is_null() {
+        return;
+    }
+    // SAFETY: a chain of typed pointers.
+    unsafe {
+        let (dir, ext) = if directory {
+            (dentry, DIRECTORY)
+        } else {
+            let name: u64 = member(dentry, offset!(dentry_name));
+            let len: u32 = member(dentry, offset!(dentry_name_len));
+            (member(dentry, offset!(dentry_parent)), extension(name, len))
+        };
+        if dir.is_null() {
+            return;
+        }
+        key.ext = ext;
+        key.inode = member(dir, offset!(dentry_inode));
+        key.dir = dir as u64;
+    }
+}
+
+/// As [`key_of`], of an entry of which only the address is known.
+#[inline(always)]
+pub fn key_from(key: &mut FilesetKey, blocks: &mut Blocks, dentry: u64, directory: bool) {
+    key.dir = 0;
     let start = fact!(dentry_block);
     if !copy_block(dentry, start, &mut blocks.dentry) {
-        // No entry leads to it: deleted, or never had a name.
-        return unnamed(superblock, directory);
+        return;
     }
     let entry = &blocks.dentry;
-    let (dir, inode, ext): (u64, u64, u64) = if directory {
-        (dentry, in_block(entry, start, offset!(dentry_inode)), 0)
+    (key.dir, key.inode, key.ext) = if directory {
+        (
+            dentry,
+            in_block(entry, start, offset!(dentry_inode)),
+            DIRECTORY,
+        )
     } else {
         let parent: u64 = in_block(entry, start, offset!(dentry_parent));
         let name = in_block(entry, start, offset!(dentry_name));
@@ -121,17 +152,34 @@ pub fn of_dentry(
             extension(name, len),
         )
     };
-    let key = FilesetKey {
-        dir,
-        inode,
-        mount,
-        ext,
-    };
-    // SAFETY: the value is copied out at once and never changes.
-    match unsafe { FILESETS.get(&key) } {
-        Some(set) => *set,
-        None => name_dentry(&key, superblock, directory, tgid),
+}
+
+/// The file set of a key.
+#[inline(always)]
+pub fn of_key(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) -> FilesetRef {
+    if key.dir == 0 {
+        // Deleted, or never had a name.
+        return unnamed(superblock, directory);
     }
+    let known = KNOWN_FILESETS.get_ptr_mut((key.dir >> 6 ^ key.ext) as u32 % KNOWN);
+    // SAFETY: a per-CPU slot.
+    let known = known.map(|known| unsafe { &mut *known });
+    if let Some(known) = &known
+        && known.key == *key
+    {
+        return known.set;
+    }
+    // SAFETY: the value is copied out at once and never changes.
+    let set = match unsafe { FILESETS.get(key) } {
+        Some(set) => *set,
+        None => name_dentry(key, superblock, directory, tgid),
+    };
+    if let Some(known) = known
+        && set.number != NO_FILESET
+    {
+        *known = KnownFileset { key: *key, set };
+    }
+    set
 }
 
 #[inline(always)]
@@ -154,7 +202,7 @@ fn name_dentry(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) ->
     };
     // SAFETY: a per-CPU slot.
     let info = unsafe { &mut *info };
-    info.ext = key.ext;
+    info.ext = if directory { 0 } else { key.ext };
     info.magic = peek(superblock, offset!(sb_magic)).unwrap_or(0);
     info.dev = set.dev;
     info.mnt_id = mount_id(key.mount);
@@ -170,14 +218,16 @@ fn name_dentry(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) ->
             at = 0;
             break;
         }
-        if used > PATH_BYTES - NAME_BYTES {
+        let name: u64 = peek(at, offset!(dentry_name)).unwrap_or(0);
+        // Looked at right before it is used: 6.1 forgets what was found of a value that lies on the stack.
+        let used_now = black_box(used);
+        if used_now > PATH_BYTES - NAME_BYTES {
             break;
         }
-        let name: u64 = peek(at, offset!(dentry_name)).unwrap_or(0);
-        // SAFETY: `used` leaves room for NAME_BYTES.
+        // SAFETY: `used_now` leaves room for NAME_BYTES.
         let n = unsafe {
             bpf_probe_read_kernel_str(
-                info.path.as_mut_ptr().add(used).cast(),
+                info.path.as_mut_ptr().add(used_now).cast(),
                 NAME_BYTES as u32,
                 name as *const core::ffi::c_void,
             )
@@ -329,7 +379,7 @@ fn publish(info: &FilesetInfo, key: &FilesetKey, set: &mut FilesetRef) {
     if FILESETS.insert(key, &*set, u64::from(BPF_NOEXIST)).is_err() {
         let _ = FILESET_INFO.remove(&number);
         set.number = NO_FILESET;
-        // SAFETY: as in `of_dentry`. Another CPU was first, or the table is full.
+        // SAFETY: as in `of_key`. Another CPU was first, or the table is full.
         match unsafe { FILESETS.get(key) } {
             Some(first) => *set = *first,
             None => emit::lost(Loss::FilesetsFull),

@@ -16,7 +16,7 @@ use trainprof_common::{
 use crate::{
     account, emit, files, gpu,
     kernel::{current_ids, member, offset, peek},
-    maps::{BYSTANDER, Control, ENDED, SCRATCH_THREAD, THREADS, control},
+    maps::{Control, ENDED, FREE_PLACES, RUNNING, Running, STATES, THREADS, control},
     object, touch,
 };
 
@@ -26,43 +26,68 @@ const EEXIST: i32 = -17;
 /// The state of a followed thread.
 #[inline(always)]
 pub fn thread(tid: u32) -> Option<*mut ThreadState> {
-    THREADS.get_ptr_mut(tid)
+    STATES.get_ptr_mut(place(tid)?)
 }
 
-/// What [`BYSTANDER`] holds while a thread that is not followed is on the CPU.
 #[inline(always)]
-fn bystander(tid: u32) -> u64 {
-    control(Control::FOLLOWED) << 32 | u64::from(tid)
+fn place(tid: u32) -> Option<u32> {
+    // SAFETY: copied out at once.
+    unsafe { THREADS.get(&tid) }.copied()
 }
 
-/// The state of the thread that is on this CPU, if it is followed.
+/// The state of the thread that is on this CPU, if it is followed. It was looked up when it came.
 #[inline(always)]
 pub fn running(tid: u32) -> Option<*mut ThreadState> {
-    if BYSTANDER.get(0).copied() == Some(bystander(tid)) {
-        return None;
+    // SAFETY: a per-CPU slot. An interrupt in between is on top of the same thread, and writes the same.
+    let known = unsafe { &mut *RUNNING.get_ptr_mut(0)? };
+    if known.tid != tid || known.followed != control(Control::FOLLOWED) {
+        look_up(known, tid);
     }
-    thread(tid)
+    state_of(known)
 }
 
 /// A thread comes onto this CPU; its state, if it is followed.
 #[inline(always)]
 pub fn comes(tid: u32) -> Option<*mut ThreadState> {
-    let state = if tid == 0 { None } else { thread(tid) };
-    if let Some(slot) = BYSTANDER.get_ptr_mut(0) {
-        let known = if state.is_none() { bystander(tid) } else { 0 };
-        // SAFETY: a per-CPU slot that is written by this CPU's own switches and execs alone.
-        unsafe { *slot = known };
+    // SAFETY: as in `running`; interrupts are off in a switch.
+    let known = unsafe { &mut *RUNNING.get_ptr_mut(0)? };
+    if tid == 0 {
+        (known.tid, known.place) = (0, 0);
+        return None;
     }
-    state
+    look_up(known, tid);
+    state_of(known)
 }
 
-/// The thread on this CPU begins to be followed.
 #[inline(always)]
-fn forget_bystander() {
-    if let Some(slot) = BYSTANDER.get_ptr_mut(0) {
-        // SAFETY: as in `comes`.
-        unsafe { *slot = 0 };
+fn look_up(known: &mut Running, tid: u32) {
+    known.place = place(tid).map_or(0, |place| place + 1);
+    known.tid = tid;
+    known.followed = control(Control::FOLLOWED);
+}
+
+#[inline(always)]
+fn state_of(known: &Running) -> Option<*mut ThreadState> {
+    if known.place == 0 {
+        return None;
     }
+    STATES.get_ptr_mut(known.place - 1)
+}
+
+/// The thread on this CPU ends: its place may be another thread's from now on.
+#[inline(always)]
+fn forget_running(tid: u32) {
+    if let Some(known) = RUNNING.get_ptr_mut(0) {
+        // SAFETY: as in `running`.
+        unsafe { ((*known).tid, (*known).place) = (tid, 0) };
+    }
+}
+
+/// Gives the place of a thread that is not followed any more to whoever comes next.
+#[inline(always)]
+fn free(place: u32) {
+    // It cannot be full: it has room for all places.
+    let _ = FREE_PLACES.push(place, 0);
 }
 
 #[inline(always)]
@@ -143,32 +168,44 @@ pub fn sched_wakeup_new(ctx: BtfTracePointContext) -> u32 {
     0
 }
 
-/// Follows a thread that has never run yet.
+/// Gives a thread that has never run yet a state. False when there is no room.
 #[inline(always)]
-fn begin(child: *const c_void, child_tid: u32, child_tgid: u32, parent_tid: u32, parent_tgid: u32) {
-    let Some(state) = SCRATCH_THREAD.get_ptr_mut(0) else {
-        return;
+fn follow(tid: u32, tgid: u32, now: u64) -> bool {
+    let Ok(Some(place)) = FREE_PLACES.pop() else {
+        return false;
     };
-    // SAFETY: clock helper.
-    let now = unsafe { bpf_ktime_get_ns() };
-    // SAFETY: a per-CPU slot of integers, for which zero is a valid value.
+    let Some(state) = STATES.get_ptr_mut(place) else {
+        return false;
+    };
+    // SAFETY: integers, for which zero is a valid value; nobody else knows of this place yet.
     let state = unsafe {
         core::ptr::write_bytes(state, 0, 1);
         &mut *state
     };
-    state.tgid = child_tgid;
+    state.tgid = tgid;
     // Waits for its first turn on a CPU.
     state.state = State::Preempted as u32;
     state.nr = trainprof_common::thread::NR_PREEMPTED;
     state.since = now;
     state.followed_since = now;
-    match THREADS.insert(child_tid, &*state, u64::from(BPF_NOEXIST)) {
-        // The scan of /proc was first.
-        Ok(()) | Err(EEXIST) => {}
-        Err(_) => {
-            emit::lost(Loss::ThreadsFull);
-            return;
+    match THREADS.insert(tid, place, u64::from(BPF_NOEXIST)) {
+        Ok(()) => true,
+        Err(error) => {
+            free(place);
+            error == EEXIST
         }
+    }
+}
+
+/// Follows a thread that has never run yet.
+#[inline(always)]
+fn begin(child: *const c_void, child_tid: u32, child_tgid: u32, parent_tid: u32, parent_tgid: u32) {
+    // SAFETY: clock helper.
+    let now = unsafe { bpf_ktime_get_ns() };
+    // Else the scan of /proc was first.
+    if place(child_tid).is_none() && !follow(child_tid, child_tgid, now) {
+        emit::lost(Loss::ThreadsFull);
+        return;
     }
     emit::event(&ForkEvent {
         kind: Kind::Fork as u32,
@@ -190,15 +227,18 @@ pub fn sched_process_exec(ctx: BtfTracePointContext) -> u32 {
     // SAFETY: typed argument.
     let tgid = unsafe { member::<u32>(task, offset!(task_tgid)) };
     if old_tid != tgid
-        && let Some(old) = thread(old_tid)
+        && let Some(own) = place(old_tid)
     {
-        // SAFETY: the entry stays valid inside this program's RCU section.
-        if THREADS.insert(tgid, unsafe { &*old }, 0).is_err() {
+        if let Some(leaders) = place(tgid) {
+            free(leaders);
+        }
+        if THREADS.insert(tgid, own, 0).is_err() {
             emit::lost(Loss::ThreadsFull);
+            free(own);
         }
         let _ = THREADS.remove(old_tid);
         // It has had the leader's id for a while, and may have come onto this CPU as a stranger.
-        forget_bystander();
+        forget_running(old_tid);
     }
     let Some(state) = thread(tgid) else {
         return 0;
@@ -269,7 +309,11 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
         emit::lost(Loss::EndedFull);
     }
     account::end_runs(tid);
-    let _ = THREADS.remove(tid);
+    if let Some(place) = place(tid) {
+        let _ = THREADS.remove(tid);
+        free(place);
+    }
+    forget_running(tid);
     if tid == tgid {
         files::forget_break(tgid);
     }

@@ -1,9 +1,11 @@
 //! Every map. Aggregates come in pairs: the probes write into one while user space drains the other.
 
+use core::{mem::transmute, ptr::read_volatile};
+
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, RingBuf, StackTrace},
+    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf, StackTrace},
 };
 use trainprof_common::{
     alloc::{
@@ -20,15 +22,30 @@ use trainprof_common::{
     touch::{self, TouchState},
 };
 
-/// Followed threads by thread id (of the initial pid namespace). Its size is set at load.
+/// Places of followed threads in [`STATES`], by thread id (of the initial pid namespace). The sizes of these three are set at
+/// load.
 #[map]
-pub static THREADS: HashMap<u32, ThreadState> =
-    HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+pub static THREADS: HashMap<u32, u32> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+#[map]
+pub static STATES: Array<ThreadState> = Array::with_max_entries(16_384, 0);
+/// Places that are free, the longest first: whoever wakes a thread that has just ended may still write to its place.
+#[map]
+pub static FREE_PLACES: Queue<u32> = Queue::with_max_entries(16_384, 0);
 
-/// The thread on this CPU when it was looked up and is not followed, with the lower half of [`Control::FOLLOWED`] at that
-/// time above it; 0: nothing is known. Bystanders are recognised by it without a look-up.
+/// The thread on this CPU, when it was looked up.
 #[map]
-pub static BYSTANDER: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+pub static RUNNING: PerCpuArray<Running> = PerCpuArray::with_max_entries(1, 0);
+
+/// See [`RUNNING`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Running {
+    pub tid: u32,
+    /// Its place and 1; 0: it is not followed.
+    pub place: u32,
+    /// [`Control::FOLLOWED`] at that time: an older one means nothing.
+    pub followed: u64,
+}
 
 /// Threads that ended since the last drain.
 #[map]
@@ -50,6 +67,20 @@ pub static WAITS_B: HashMap<WaitKey, WaitCell> =
 #[map]
 pub static FILESETS: HashMap<FilesetKey, FilesetRef> =
     HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+/// File sets that were looked up on this CPU, by some bits of their key: they never change.
+#[map]
+pub static KNOWN_FILESETS: PerCpuArray<KnownFileset> = PerCpuArray::with_max_entries(KNOWN, 0);
+/// How many that are.
+pub const KNOWN: u32 = 256;
+
+/// See [`KNOWN_FILESETS`].
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct KnownFileset {
+    pub key: FilesetKey,
+    pub set: FilesetRef,
+}
+
 /// File sets by number.
 #[map]
 pub static FILESET_INFO: HashMap<u32, FilesetInfo> =
@@ -60,9 +91,23 @@ pub static FILESET_INFO: HashMap<u32, FilesetInfo> =
 pub static URING: HashMap<u64, UringRequest> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
 
 /// 1 for processes whose calls are noted one by one, by the lower bits of their id: what others with the
-/// same bits do is noted too, which harms nobody.
-#[map]
-pub static TOUCHED: Array<u8> = Array::with_max_entries(touch::TOUCHED as u32, 0);
+/// same bits do is noted too, which harms nobody. Written by user space.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".bss.touched")]
+static mut TOUCHED: [u8; touch::TOUCHED] = [0; touch::TOUCHED];
+
+/// Whether calls of a process are noted one by one.
+#[inline(always)]
+pub fn touched(tgid: u32) -> bool {
+    // SAFETY: the index is bounded; user space writes whole bytes.
+    unsafe {
+        read_volatile(
+            (&raw const TOUCHED)
+                .cast::<u8>()
+                .add(tgid as usize & (touch::TOUCHED - 1)),
+        ) != 0
+    }
+}
 /// What was noted of the threads of such processes.
 #[map]
 pub static TOUCHES: HashMap<u32, TouchState> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
@@ -108,13 +153,28 @@ pub static SCRATCH_CALLS: PerCpuArray<Calls> = PerCpuArray::with_max_entries(1, 
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
 
-/// System calls by number, filled by user space before anything is attached.
-#[map]
-pub static SYSCALLS: Array<SyscallInfo> = Array::with_max_entries(MAX_SYSCALLS as u32, 0);
+/// System calls by number: [`SyscallInfo`] as words. Set by user space before loading.
+#[unsafe(no_mangle)]
+pub static SYSCALLS: [u64; MAX_SYSCALLS] = [0; MAX_SYSCALLS];
+
+/// How a system call is counted, and what it waits on.
+#[inline(always)]
+pub fn syscall(nr: i64) -> Option<SyscallInfo> {
+    if nr as u64 >= MAX_SYSCALLS as u64 {
+        return None;
+    }
+    // SAFETY: the index is bounded; every word is a valid `SyscallInfo`, which has its size.
+    Some(unsafe {
+        transmute::<u64, SyscallInfo>(read_volatile(
+            (&raw const SYSCALLS).cast::<u64>().add(nr as usize),
+        ))
+    })
+}
 
 /// Control words, written by user space: see [`Control`].
-#[map]
-pub static CONTROL: Array<u64> = Array::with_max_entries(8, 0);
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".bss.control")]
+static mut CONTROL: [u64; Control::WORDS] = [0; Control::WORDS];
 
 /// Counted calls and switches of followed threads so far: user space looks how many there are a second.
 #[map]
@@ -137,8 +197,6 @@ pub static IRQ_DEPTH: PerCpuArray<[u32; 2]> = PerCpuArray::with_max_entries(1, 0
 pub static SCRATCH_INFO: PerCpuArray<FilesetInfo> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static SCRATCH_OBJECT: PerCpuArray<Described> = PerCpuArray::with_max_entries(1, 0);
-#[map]
-pub static SCRATCH_THREAD: PerCpuArray<ThreadState> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static SCRATCH_CELL: PerCpuArray<OpCell> = PerCpuArray::with_max_entries(1, 0);
 #[map]
@@ -190,25 +248,28 @@ pub struct Control;
 
 impl Control {
     /// 0: write into the `_A` maps; 1: into the `_B` maps; 2: into none, the watch has ended.
-    pub const EPOCH: u32 = 0;
+    pub const EPOCH: usize = 0;
     /// Waits of at least so many nanoseconds are sent as single events.
-    pub const EVENT_MIN_NS: u32 = 1;
+    pub const EVENT_MIN_NS: usize = 1;
     /// Calls of one thread on the same object are noted again only after so many nanoseconds.
-    pub const TOUCH_GAP_NS: u32 = 2;
+    pub const TOUCH_GAP_NS: usize = 2;
     /// Calls of one thread are noted once in so many nanoseconds on average.
-    pub const TOUCH_SPACING_NS: u32 = 3;
+    pub const TOUCH_SPACING_NS: usize = 3;
     /// Number of the stretch of time in which beginnings of calls are shown; 0: they are not.
-    pub const ENTRIES: u32 = 4;
+    pub const ENTRIES: usize = 4;
     /// Page faults that are sent from each CPU in a fifth of a second, before they are thinned out.
-    pub const FAULTS_IN_WINDOW: u32 = 5;
+    pub const FAULTS_IN_WINDOW: usize = 5;
     /// Not 0: no clock samples are taken.
-    pub const NO_SAMPLES: u32 = 6;
+    pub const NO_SAMPLES: usize = 6;
     /// How many threads user space has added: one of them may be on a CPU as a bystander.
-    pub const FOLLOWED: u32 = 7;
+    pub const FOLLOWED: usize = 7;
+    /// How many there are.
+    pub const WORDS: usize = 8;
 }
 
 /// Reads a control word.
 #[inline(always)]
-pub fn control(index: u32) -> u64 {
-    CONTROL.get(index).copied().unwrap_or(0)
+pub fn control(index: usize) -> u64 {
+    // SAFETY: the indices are the constants above; user space writes whole words.
+    unsafe { read_volatile((&raw const CONTROL).cast::<u64>().add(index)) }
 }

@@ -1,7 +1,7 @@
 //! From a descriptor to what it refers to, out of the kernel's own tables: right for descriptors that
 //! were opened before the watch, inherited, duplicated or passed over a socket.
 
-use core::ffi::c_void;
+use core::{ffi::c_void, hint::black_box, ptr::null};
 
 use trainprof_common::{
     offsets::MISSING,
@@ -34,11 +34,14 @@ mod magic {
     pub const ANON_INODE: u64 = 0x0904_1934;
 }
 
-/// The `struct files_struct` of the current task; may be null.
+/// The `struct files_struct` of a task; may be null.
+///
+/// # Safety
+/// `task` is a typed `struct task_struct` pointer.
 #[inline(always)]
-fn files() -> *const c_void {
-    // SAFETY: a typed pointer from the current task.
-    unsafe { member(current_task(), offset!(task_files)) }
+pub unsafe fn files(task: *const c_void) -> *const c_void {
+    // SAFETY: as promised by the caller.
+    unsafe { member(task, offset!(task_files)) }
 }
 
 /// Whether the current task alone uses its table of descriptors: then nobody else changes it. 1 or 0.
@@ -79,6 +82,43 @@ unsafe fn file_of(files: *const c_void, fd: u64) -> u64 {
     peek(table + fd * 8, 0).unwrap_or(0)
 }
 
+/// Descriptors below this are looked up in a process's first table without a helper.
+const NEAR: u64 = 16;
+
+/// The `struct file` behind a low descriptor of a process that still uses the table it began with (`fd_array`): a typed
+/// pointer, so that what it leads to takes plain loads. Null for all others.
+///
+/// # Safety
+/// `files` is a typed `struct files_struct` pointer that is not null.
+#[inline(always)]
+unsafe fn near_file(files: *const c_void, fd: u64) -> *const c_void {
+    let first = offset!(files_fd_array);
+    if first == MISSING || fd >= NEAR {
+        return null();
+    }
+    // SAFETY: a chain of typed pointers.
+    unsafe {
+        let fdt: *const c_void = member(files, offset!(files_fdt));
+        if fdt.is_null() {
+            return null();
+        }
+        let table: u64 = member(fdt, offset!(fdt_fd));
+        if table != black_box(files.byte_add(first as usize)) as u64 {
+            return null();
+        }
+        // A load at a variable offset is refused on typed pointers, hence one load for each descriptor.
+        macro_rules! load {
+            ($($n:literal)*) => {
+                match fd {
+                    $($n => member(files, first + black_box($n * 8)),)*
+                    _ => null(),
+                }
+            };
+        }
+        load!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    }
+}
+
 /// What is known of a descriptor without a look at the kernel's tables.
 #[inline(always)]
 fn trusted(state: &ThreadState, alone: u32, fd: u64) -> Option<Object> {
@@ -86,20 +126,20 @@ fn trusted(state: &ThreadState, alone: u32, fd: u64) -> Option<Object> {
     (alone & slot.trusted != 0 && slot.fd == fd as u32).then_some(slot.object)
 }
 
-/// What a descriptor of the current task refers to; class `Unknown` when it refers to nothing.
+/// What a descriptor of the current task refers to; class `Unknown` when it refers to nothing. `files`: [`files`] of it.
 #[inline(always)]
-pub fn resolve(state: &mut ThreadState, fd: u64) -> Object {
-    let files = files();
+pub fn resolve(state: &mut ThreadState, files: *const c_void, fd: u64) -> Object {
     let alone = alone(files, state);
     if let Some(object) = trusted(state, alone, fd) {
         return object;
     }
-    // SAFETY: a typed pointer.
-    let file = unsafe { file_of(files, fd) };
+    find_file(fd);
+    let (file, inode) = SCRATCH_OBJECT
+        .get(0)
+        .map_or((0, 0), |found| (found.file, found.inode));
     if file == 0 {
         return Object::default();
     }
-    let inode: u64 = peek(file, offset!(file_inode)).unwrap_or(0);
     let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
     slot.fd = fd as u32;
     slot.trusted = alone;
@@ -115,29 +155,25 @@ pub fn resolve(state: &mut ThreadState, fd: u64) -> Object {
 
 /// What a descriptor of the current task that was just opened refers to, and the size of the file in bytes.
 #[inline(always)]
-pub fn resolve_opened(state: &mut ThreadState, fd: u64) -> Described {
-    let files = files();
-    // SAFETY: a typed pointer.
-    let file = unsafe { file_of(files, fd) };
-    if file == 0 {
-        return Described::default();
-    }
-    object_of_file(file, state.tgid);
-    let described = SCRATCH_OBJECT.get(0).copied().unwrap_or_default();
+pub fn resolve_opened(state: &mut ThreadState, files: *const c_void, fd: u64) -> (Object, u64) {
+    object_of_opened(fd, state.tgid);
+    let Some(described) = SCRATCH_OBJECT.get(0) else {
+        return (Object::default(), 0);
+    };
     let trusted = alone(files, state);
     let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
     slot.fd = fd as u32;
     slot.trusted = trusted;
-    slot.file = file;
+    slot.file = described.file;
     slot.inode = described.inode;
     slot.object = described.object;
-    described
+    (described.object, described.size)
 }
 
 /// What a descriptor that the current task has just closed referred to; class `Unknown` when that is not sure.
 #[inline(always)]
-pub fn resolve_closed(state: &mut ThreadState, fd: u64) -> Object {
-    let alone = alone(files(), state);
+pub fn resolve_closed(state: &mut ThreadState, files: *const c_void, fd: u64) -> Object {
+    let alone = alone(files, state);
     trusted(state, alone, fd).unwrap_or_default()
 }
 
@@ -177,8 +213,84 @@ fn described_object() -> Object {
         .map_or(Object::default(), |described| described.object)
 }
 
-// The next two leave their result in per-CPU scratch and take nothing but numbers: as global functions they
+// The next ones leave their result in per-CPU scratch and take nothing but numbers: as global functions they
 // are verified once, not at every call.
+
+/// Finds the `struct file` behind a descriptor of the current task, and its inode; none: 0.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn find_file(fd: u64) -> u32 {
+    let Some(out) = SCRATCH_OBJECT.get_ptr_mut(0) else {
+        return 0;
+    };
+    // SAFETY: a per-CPU slot.
+    let out = unsafe { &mut *out };
+    out.file = 0;
+    // SAFETY: a typed pointer.
+    let files = unsafe { files(current_task()) };
+    if files.is_null() {
+        return 0;
+    }
+    // SAFETY: typed pointers.
+    unsafe {
+        let near = near_file(files, fd & 0xffff_ffff);
+        if near.is_null() {
+            out.file = file_of(files, fd);
+            out.inode = peek(out.file, offset!(file_inode)).unwrap_or(0);
+        } else {
+            out.inode = member(near, offset!(file_inode));
+            out.file = near as u64;
+        }
+    }
+    0
+}
+
+/// What a descriptor that was just opened refers to.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn object_of_opened(fd: u64, tgid: u32) -> u32 {
+    let Some(out) = SCRATCH_OBJECT.get_ptr_mut(0) else {
+        return 0;
+    };
+    // SAFETY: a per-CPU slot.
+    let out = unsafe { &mut *out };
+    // Zeroed one by one: for the whole the compiler would call a function.
+    (out.file, out.inode, out.object.class) = (0, 0, 0);
+    // SAFETY: a typed pointer.
+    let files = unsafe { files(current_task()) };
+    if files.is_null() {
+        return 0;
+    }
+    // SAFETY: a chain of typed pointers.
+    unsafe {
+        let file = near_file(files, fd & 0xffff_ffff);
+        if file.is_null() {
+            let file = file_of(files, fd);
+            out.file = file;
+            return if file == 0 {
+                0
+            } else {
+                object_of_file(file, tgid)
+            };
+        }
+        out.file = file as u64;
+        let inode: *const c_void = member(file, offset!(file_inode));
+        let dentry: *const c_void = member(file, offset!(file_dentry));
+        if inode.is_null() {
+            return 0;
+        }
+        out.inode = inode as u64;
+        out.object.id = member(inode, offset!(inode_ino));
+        out.size = member(inode, offset!(inode_size));
+        out.superblock = member(inode, offset!(inode_sb));
+        out.key.mount = member(file, offset!(file_mnt));
+        let mode: u16 = member(inode, offset!(inode_mode));
+        if is_set(mode) {
+            fileset::key_of(&mut out.key, dentry, mode & S_IFMT == S_IFDIR);
+        }
+        describe_found(mode.into(), tgid)
+    }
+}
 
 #[inline(never)]
 #[unsafe(no_mangle)]
@@ -233,27 +345,49 @@ fn describe_parts(
         return 0;
     }
     let mode: u16 = in_block(&blocks.inode, start, offset!(inode_mode));
-    let superblock: u64 = in_block(&blocks.inode, start, offset!(inode_sb));
+    out.superblock = in_block(&blocks.inode, start, offset!(inode_sb));
     out.object.id = in_block(&blocks.inode, start, offset!(inode_ino));
     out.size = in_block(&blocks.inode, start, offset!(inode_size));
     out.inode = inode;
-    out.object.dev = 0;
-    out.object.fileset = 0;
-    let kind = mode & S_IFMT;
-    if kind != S_IFREG && kind != S_IFDIR {
-        out.object.class = match kind {
+    out.key.mount = mount;
+    if is_set(mode) {
+        fileset::key_from(&mut out.key, blocks, dentry, mode & S_IFMT == S_IFDIR);
+    }
+    describe_found(mode.into(), tgid)
+}
+
+/// Whether inodes of that mode belong to a file set.
+#[inline(always)]
+fn is_set(mode: u16) -> bool {
+    mode & S_IFMT == S_IFREG || mode & S_IFMT == S_IFDIR
+}
+
+/// Class and file set of what was found. By now addresses lie in a map: to the verifier they are numbers like any other.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn describe_found(mode: u32, tgid: u32) -> u32 {
+    let Some(out) = SCRATCH_OBJECT.get_ptr_mut(0) else {
+        return 0;
+    };
+    // SAFETY: a per-CPU slot.
+    let out = unsafe { &mut *out };
+    let mode = mode as u16;
+    if is_set(mode) {
+        let set = fileset::of_key(&out.key, out.superblock, mode & S_IFMT == S_IFDIR, tgid);
+        out.object.fileset = set.number;
+        out.object.dev = set.dev;
+        out.object.class = set.class;
+    } else {
+        out.object.fileset = 0;
+        out.object.dev = 0;
+        out.object.class = match mode & S_IFMT {
             0o010_000 => Class::Pipe,
             0o140_000 => Class::Socket,
             0o020_000 | 0o060_000 => Class::Device,
             _ => Class::Anon,
         } as u32;
-        return out.object.class;
     }
-    let set = fileset::of_dentry(blocks, dentry, superblock, mount, kind == S_IFDIR, tgid);
-    out.object.fileset = set.number;
-    out.object.dev = set.dev;
-    out.object.class = set.class;
-    set.class
+    out.object.class
 }
 
 /// The class of regular files, or of directories, on a file system.

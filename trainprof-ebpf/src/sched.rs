@@ -12,7 +12,7 @@ use trainprof_common::{
     event::{Kind, WaitEvent},
     loss::Loss,
     offsets::MISSING,
-    op::{Class, MAX_SYSCALLS, NO_ARG, WaitOn, mark},
+    op::{Class, NO_ARG, WaitOn, mark},
     thread::{
         NR_FAULT, NR_PREEMPTED, NR_UNSEEN, NR_URING_WORKER, Object, State, ThreadState, WakerKind,
     },
@@ -23,7 +23,7 @@ use crate::{
     follow::{comes, running, thread},
     irq,
     kernel::{current_ids, current_task, fact, member, offset, syscall_arg, syscall_nr, user_regs},
-    maps::{Control, SYSCALLS, control},
+    maps::{Control, control, syscall},
     object,
 };
 
@@ -158,12 +158,10 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
     }
     state.nr = nr as i16;
     state.object = Object::default();
-    if nr as u64 >= MAX_SYSCALLS as u64 {
-        return;
-    }
-    let Some(info) = SYSCALLS.get(nr as u32) else {
+    let Some(info) = syscall(nr) else {
         return;
     };
+    let info = &info;
     if state.op_enter != 0 && u64::from(state.op_nr) == nr as u64 && state.op_object.class != 0 {
         state.object = state.op_object;
         return;
@@ -186,7 +184,7 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
             fd = syscall_arg(regs, info.fd);
         }
         if fd != NO_FD {
-            state.object = object::resolve(state, fd);
+            state.object = object::resolve(state, object::files(task), fd);
         }
         // A call that names a path waits on the path's directory: all that is known of it until it returns.
         if state.object.class == 0 && info.path != NO_ARG {
@@ -355,8 +353,7 @@ fn waker() -> (u32, WakerKind) {
     // A loopback send runs the receiving side's softirq in the sender's own context.
     // SAFETY: typed registers of the current task.
     let nr = unsafe { syscall_nr(user_regs(task)) };
-    if (nr as u64) < MAX_SYSCALLS as u64
-        && let Some(info) = SYSCALLS.get(nr as u32)
+    if let Some(info) = syscall(nr)
         && info.marks & mark::SENDS != 0
     {
         return (tid, WakerKind::Sender);

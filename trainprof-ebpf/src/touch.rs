@@ -5,14 +5,14 @@ use trainprof_common::{
     event::{Kind, TouchEvent},
     loss::Loss,
     op::{Class, Op},
-    thread::Object,
-    touch::{TOUCH_SLOTS, TOUCHED as PROCESSES, TouchSlot, TouchState},
+    thread::{Object, RUNS, ThreadState},
+    touch::{TOUCH_SLOTS, TouchSlot, TouchState},
 };
 
 use crate::{
     account::Done,
     emit,
-    maps::{Control, TOUCHED, TOUCHES, control},
+    maps::{Control, TOUCHES, control, touched},
 };
 
 /// So many notes may follow each other at once.
@@ -35,39 +35,74 @@ const fn bit(op: Op) -> u32 {
     1 << op.number()
 }
 
-/// Notes a finished operation when its process is one of the chosen. `at`: kernel time of its return; 0: now.
+/// Notes a finished operation of the current thread when its process is one of the chosen. `run`: which of its runs of like
+/// calls it joined. `at`: kernel time of its return; 0: now.
 #[inline(always)]
-pub fn note(tgid: u32, done: &Done, object: &Object, at: u64) {
-    if TOUCHED
-        .get(tgid & (PROCESSES as u32 - 1))
-        .is_none_or(|on| *on == 0)
-    {
+pub fn note(state: &mut ThreadState, run: Option<usize>, done: &Done, object: &Object, at: u64) {
+    if !touched(state.tgid) || !noted(done, object) {
         return;
     }
-    let class = object.class;
-    if done.failed
-        || NOTED >> (done.op & 31) & 1 == 0
-        || class == Class::Unknown as u32
-        || class == Class::Proc as u32
-    {
-        return;
+    let run = run.filter(|_| object.fileset != 0);
+    if let Some(n) = run {
+        let run = &mut state.runs[n & (RUNS - 1)];
+        if run.rest != 0 {
+            run.rest -= 1;
+            state.passed += 1;
+            return;
+        }
     }
+    let passed = state.passed.min(u32::from(u16::MAX)) as u16;
+    state.passed = 0;
+    let rest = send(done, object, passed, at);
+    if let Some(n) = run {
+        state.runs[n & (RUNS - 1)].rest = rest;
+    }
+}
+
+/// Notes an operation that finished elsewhere.
+#[inline(always)]
+pub fn note_of(tgid: u32, done: &Done, object: &Object, at: u64) {
+    if touched(tgid) && noted(done, object) {
+        send(done, object, 0, at);
+    }
+}
+
+#[inline(always)]
+fn noted(done: &Done, object: &Object) -> bool {
+    !done.failed
+        && NOTED >> (done.op & 31) & 1 != 0
+        && object.class != Class::Unknown as u32
+        && object.class != Class::Proc as u32
+}
+
+/// Gives how many like calls may be passed over without a look at the clock.
+#[inline(always)]
+fn send(done: &Done, object: &Object, passed: u16, at: u64) -> u32 {
     touch(
-        u64::from(done.tid) << 32 | u64::from(done.op) << 8 | u64::from(class),
+        u64::from(done.tid) << 32
+            | u64::from(passed) << 16
+            | u64::from(done.op) << 8
+            | u64::from(object.class as u8),
         object.id,
         u64::from(object.dev) << 32 | u64::from(object.fileset),
         done.bytes,
         at,
-    );
+    )
 }
 
-// A global function: the verifier looks at it once. `who` is thread, operation and class, `whence` device
-// and file set.
+/// Like calls are passed over as if each came so many nanoseconds after the one before (a power of two), but not more
+/// than so many in a row.
+const EACH_NS: u32 = 12;
+const MOST_PASSED: u64 = 16;
+
+// A global function: the verifier looks at it once. `who` is thread, calls that were passed over, operation and class,
+// `whence` device and file set.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn touch(who: u64, id: u64, whence: u64, bytes: u64, at: u64) -> u32 {
     let tid = (who >> 32) as u32;
     let (op, class) = ((who >> 8) as u8 as u32, who as u8 as u32);
+    let passed = (who >> 16) as u16 as u32;
     let fileset = whence as u32;
     let at = if at == 0 {
         // SAFETY: clock helper.
@@ -99,13 +134,17 @@ extern "C" fn touch(who: u64, id: u64, whence: u64, bytes: u64, at: u64) -> u32 
             found = n;
         }
     }
-    let recent = found < TOUCH_SLOTS
-        && at.saturating_sub(state.slots[found & (TOUCH_SLOTS - 1)].at)
-            < control(Control::TOUCH_GAP_NS);
+    state.skipped = state.skipped.saturating_add(passed);
+    // From when on a call of this kind, and any call, may be noted.
+    let mut next = 0;
+    if found < TOUCH_SLOTS {
+        next = state.slots[found & (TOUCH_SLOTS - 1)].at + control(Control::TOUCH_GAP_NS);
+    }
     let spacing = control(Control::TOUCH_SPACING_NS);
-    if recent || state.spent > at + spacing * BURST {
+    next = next.max(state.spent.saturating_sub(spacing * BURST));
+    if at < next {
         state.skipped = state.skipped.saturating_add(1);
-        return 0;
+        return ((next - at) >> EACH_NS).min(MOST_PASSED) as u32;
     }
     state.spent = state.spent.max(at) + spacing;
     if found == TOUCH_SLOTS {

@@ -84,6 +84,6 @@ pub fn io_uring_complete(ctx: BtfTracePointContext) -> u32 {
         timed: true,
     };
     account::operation(&done, &on);
-    touch::note(tgid, &done, &on, now);
+    touch::note_of(tgid, &done, &on, now);
     0
 }

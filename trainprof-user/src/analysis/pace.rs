@@ -1,6 +1,7 @@
 //! How evenly the same work is done within one watch: what else runs on the machine, its clock and its caches make the steps
 //! of one minute faster than those of the next. A run without a cause may fall into a better time than the one that
-//! was watched, so the bound has to leave room for that.
+//! was watched, so the bound has to leave room for that. And a step that waited long goes on with cold caches, on a CPU that
+//! slept: those that did not wait tell how fast it goes when nobody waits any more.
 
 use super::{spans::overlap, steps::Steps};
 
@@ -9,16 +10,48 @@ const STRETCHES: usize = 16;
 const MIN_STEPS: usize = 8;
 /// Of the stretches' means, the one that counts as undisturbed: a quarter are faster still.
 const UNDISTURBED: f64 = 0.25;
+/// The part of the steps that waited least, and how little that must be of what all waited on average.
+const LEAST_STALLED: f64 = 0.25;
+const HARDLY: f64 = 0.2;
 /// More than this is no disturbance but work that differs.
 const MOST: f64 = 1.15;
 
-/// The steps' mean time outside stalls by that in undisturbed stretches: 1 to 1.15. `stalls`: sorted, without overlaps.
+/// The steps' mean time outside stalls by that in undisturbed stretches, or in steps that hardly waited: 1 to 1.15. `stalls`:
+/// sorted, without overlaps.
 pub fn pace(steps: &Steps, stalls: &[(u64, u64)]) -> f64 {
-    let own: Vec<f64> = steps
+    let mut parts: Vec<(f64, f64)> = steps
         .spans
         .iter()
-        .map(|(from, to)| (to - from - overlap(stalls, *from, *to)) as f64)
+        .map(|(from, to)| {
+            let stalled = overlap(stalls, *from, *to);
+            (stalled as f64, (to - from - stalled) as f64)
+        })
         .collect();
+    let own: Vec<f64> = parts.iter().map(|(_, own)| *own).collect();
+    undisturbed(&own).max(unstalled(&mut parts))
+}
+
+/// The mean of all by that of those that hardly stalled; (stall, own time) of each step.
+fn unstalled(parts: &mut [(f64, f64)]) -> f64 {
+    let count = (parts.len() as f64 * LEAST_STALLED) as usize;
+    if count < MIN_STEPS {
+        return 1.0;
+    }
+    parts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mean = |parts: &[(f64, f64)]| {
+        let sum = parts
+            .iter()
+            .fold((0.0, 0.0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+        (sum.0 / parts.len() as f64, sum.1 / parts.len() as f64)
+    };
+    let ((stalled, own), (least_stalled, least)) = (mean(parts), mean(&parts[..count]));
+    if stalled <= 0.0 || least_stalled > HARDLY * stalled || least <= 0.0 {
+        return 1.0;
+    }
+    (own / least).clamp(1.0, MOST)
+}
+
+fn undisturbed(own: &[f64]) -> f64 {
     let each = own.len().div_ceil(STRETCHES).max(MIN_STEPS);
     let mut means: Vec<f64> = own
         .chunks_exact(each)
@@ -73,5 +106,26 @@ mod tests {
             .collect();
         assert!((pace(&waits, &stalls) - 1.0).abs() < 1e-9);
         assert!((pace(&steps((0..10).map(|_| 100)), &[]) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn steps_that_did_not_wait_tell_how_fast_the_others_would_be() {
+        // Every second step waits for 50, and then takes 110 instead of 100.
+        let mixed = steps((0..160).map(|step| if step % 2 == 0 { 100 } else { 160 }));
+        let stalls: Vec<(u64, u64)> = mixed
+            .spans
+            .iter()
+            .skip(1)
+            .step_by(2)
+            .map(|(from, _)| (*from, from + 50))
+            .collect();
+        assert!((pace(&mixed, &stalls) - 1.05).abs() < 1e-9);
+        // All wait alike: none tells.
+        let stalls: Vec<(u64, u64)> = mixed
+            .spans
+            .iter()
+            .map(|(from, _)| (*from, from + 50))
+            .collect();
+        assert!((pace(&mixed, &stalls) - 1.0).abs() < 1e-9);
     }
 }

@@ -13,17 +13,18 @@ use aya::{
     maps::{Array, Map, PerCpuArray, RingBuf},
     programs::{BtfTracePoint, ProgramError, tp_btf::BtfTracePointLinkId},
 };
-use trainprof_common::{Wire, arch};
+use trainprof_common::{Wire, arch, op::SyscallInfo, touch::TOUCHED};
 
 use super::{
-    CONTROL_ENTRIES, CONTROL_EVENT_MIN_NS, CONTROL_FAULTS_IN_WINDOW, CONTROL_TOUCH_GAP_NS,
-    CONTROL_TOUCH_SPACING_NS, Half, KernelError, Limits, Probes, Skipped,
+    CONTROL, CONTROL_ENTRIES, CONTROL_EVENT_MIN_NS, CONTROL_FAULTS_IN_WINDOW, CONTROL_TOUCH_GAP_NS,
+    CONTROL_TOUCH_SPACING_NS, CONTROL_WORDS, Half, KernelError, Limits, Probes, Skipped, TOUCHES,
     alloc::AllocProbes,
     btf::{self, KernelTypes},
     calls::{self, CallProbes},
     map_error,
     plan::{CATALOGUE, Decision, ENTRIES, decide, tracepoints},
     sampling,
+    threads::{self, Threads},
     wire::{Packed, Table},
 };
 use crate::env::kernel_member;
@@ -54,16 +55,20 @@ impl Probes {
         })?;
         let offsets = Packed(types.offsets);
         let facts = Packed(types.facts);
+        let syscalls = arch::syscalls().map(SyscallInfo::word);
         let mut ebpf = loader
             .btf(Some(&btf))
             .override_global("OFFSETS", &offsets, true)
             .override_global("FACTS", &facts, true)
-            .map_max_entries("THREADS", limits.max_threads)
+            .override_global("SYSCALLS", &syscalls, true)
+            .map_max_entries(threads::THREADS, limits.max_threads)
+            .map_max_entries(threads::STATES, limits.max_threads)
+            .map_max_entries(threads::FREE_PLACES, limits.max_threads)
             .load(OBJECT)?;
+        Threads::make_room(&mut ebpf, limits.max_threads)?;
         let mut skipped = missing_members(&types);
         // Programs hold on to their maps only once they are loaded: until then nothing may be taken out.
-        let mut control =
-            Array::try_from(map_mut(&mut ebpf, "CONTROL")?).map_err(map_error("CONTROL"))?;
+        let mut control = [0; CONTROL_WORDS];
         for (word, value) in [
             (CONTROL_ENTRIES, 1),
             (CONTROL_EVENT_MIN_NS, limits.event_min_ns),
@@ -71,9 +76,11 @@ impl Probes {
             (CONTROL_TOUCH_SPACING_NS, limits.touch_spacing_ns),
             (CONTROL_FAULTS_IN_WINDOW, sampling::faults_in_window()),
         ] {
-            control.set(word, value, 0).map_err(map_error("CONTROL"))?;
+            control[word] = value;
         }
-        fill_syscalls(&mut ebpf)?;
+        Array::<_, [u64; CONTROL_WORDS]>::try_from(map_mut(&mut ebpf, CONTROL)?)
+            .and_then(|mut map| map.set(0, control, 0))
+            .map_err(map_error(CONTROL))?;
         let (mut attached, entries) = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
         let sampling_hz = sampling::attach(&mut ebpf, limits.seed)
             .map_err(|missing| skipped.push(missing))
@@ -124,7 +131,7 @@ impl Probes {
             gpu_calls: table(&mut ebpf, "GPU_CALLS")?,
             gpu_counts: PerCpuArray::try_from(take(&mut ebpf, "GPU_COUNTS")?)
                 .map_err(map_error("GPU_COUNTS"))?,
-            threads: table(&mut ebpf, "THREADS")?,
+            threads: Threads::take(&mut ebpf)?,
             followed: 0,
             halves: [
                 half(&mut ebpf, ["OPS_A", "WAITS_A"])?,
@@ -132,8 +139,10 @@ impl Probes {
             ],
             ended: table(&mut ebpf, "ENDED")?,
             filesets: table(&mut ebpf, "FILESET_INFO")?,
-            control: Array::try_from(take(&mut ebpf, "CONTROL")?).map_err(map_error("CONTROL"))?,
-            touched: Array::try_from(take(&mut ebpf, "TOUCHED")?).map_err(map_error("TOUCHED"))?,
+            control,
+            control_map: Array::try_from(take(&mut ebpf, CONTROL)?).map_err(map_error(CONTROL))?,
+            touched: Box::new([0; TOUCHED]),
+            touched_map: Array::try_from(take(&mut ebpf, TOUCHES)?).map_err(map_error(TOUCHES))?,
             losses: PerCpuArray::try_from(take(&mut ebpf, "LOSSES")?)
                 .map_err(map_error("LOSSES"))?,
             ring: RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(map_error("EVENTS"))?,
@@ -177,19 +186,6 @@ fn half(ebpf: &mut Ebpf, [ops, waits]: [&'static str; 2]) -> Result<Half, Kernel
         ops: table(ebpf, ops)?,
         waits: table(ebpf, waits)?,
     })
-}
-
-/// Hands this architecture's table of system calls to the probes.
-fn fill_syscalls(ebpf: &mut Ebpf) -> Result<(), KernelError> {
-    let mut table = Array::try_from(map_mut(ebpf, "SYSCALLS")?).map_err(map_error("SYSCALLS"))?;
-    for (nr, info) in arch::syscalls().into_iter().enumerate() {
-        if info.op != 0 || info.wait_on != 0 || info.marks != 0 {
-            table
-                .set(nr as u32, Packed(info), 0)
-                .map_err(map_error("SYSCALLS"))?;
-        }
-    }
-    Ok(())
 }
 
 fn missing_members(types: &KernelTypes) -> Vec<Skipped> {

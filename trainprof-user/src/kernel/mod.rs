@@ -10,6 +10,7 @@ mod load;
 pub mod plan;
 pub mod sampling;
 mod stats;
+mod threads;
 mod uprobe;
 mod wire;
 
@@ -34,26 +35,31 @@ use trainprof_common::{
     touch::TOUCHED,
 };
 
-use self::wire::Table;
 pub use self::{
     alloc::AllocProbes,
     calls::{CallProbes, Notice},
     stats::StatsSwitch,
 };
+use self::{threads::Threads, wire::Table};
 
 /// After the aggregates are switched over, programs that still write into the old half are done after
 /// this long: they run with preemption off, for microseconds.
 pub const GRACE: Duration = Duration::from_millis(5);
 
 /// Indices of the probes' control words.
-const CONTROL_EPOCH: u32 = 0;
-const CONTROL_EVENT_MIN_NS: u32 = 1;
-const CONTROL_TOUCH_GAP_NS: u32 = 2;
-const CONTROL_TOUCH_SPACING_NS: u32 = 3;
-const CONTROL_ENTRIES: u32 = 4;
-const CONTROL_FAULTS_IN_WINDOW: u32 = 5;
-const CONTROL_NO_SAMPLES: u32 = 6;
-const CONTROL_FOLLOWED: u32 = 7;
+const CONTROL_EPOCH: usize = 0;
+const CONTROL_EVENT_MIN_NS: usize = 1;
+const CONTROL_TOUCH_GAP_NS: usize = 2;
+const CONTROL_TOUCH_SPACING_NS: usize = 3;
+const CONTROL_ENTRIES: usize = 4;
+const CONTROL_FAULTS_IN_WINDOW: usize = 5;
+const CONTROL_NO_SAMPLES: usize = 6;
+const CONTROL_FOLLOWED: usize = 7;
+/// How many there are.
+const CONTROL_WORDS: usize = 8;
+/// The globals of the probes that are written while they run, each a section of its own.
+const CONTROL: &str = ".bss.control";
+const TOUCHES: &str = ".bss.touched";
 
 /// Value of [`CONTROL_EPOCH`] for which nothing is counted.
 const CLOSED: u64 = 2;
@@ -110,10 +116,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Sizes that suit this host. Memory is taken as threads come, so room costs next to nothing.
+    /// Sizes that suit this host: 10 MiB of the kernel's memory for the states of threads.
     pub fn for_this_host() -> Self {
         Self {
-            max_threads: 65_536,
+            max_threads: 16_384,
             event_min_ns: 50_000,
             touch_gap_ns: 100_000,
             touch_spacing_ns: 500_000,
@@ -166,14 +172,17 @@ pub struct Probes {
     #[cfg(feature = "probe-log")]
     log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     ebpf: Ebpf,
-    threads: Table<u32, ThreadState>,
+    threads: Threads,
     /// Threads that were added from here.
     followed: u64,
     halves: [Half; 2],
     ended: Table<EndedKey, EndedThread>,
     filesets: Table<u32, FilesetInfo>,
-    control: Array<MapData, u64>,
-    touched: Array<MapData, u8>,
+    /// Words that the probes read, and flags by [`touch_slot`]; the maps have one element, which is written whole.
+    control: [u64; CONTROL_WORDS],
+    control_map: Array<MapData, [u64; CONTROL_WORDS]>,
+    touched: Box<[u8; TOUCHED]>,
+    touched_map: Array<MapData, [u8; TOUCHED]>,
     losses: PerCpuArray<MapData, u64>,
     pace: PerCpuArray<MapData, u64>,
     /// What holds the probe of beginnings of calls in place; `None`: it is off.
@@ -196,7 +205,7 @@ impl Probes {
     pub fn follow(&mut self, tid: u32, state: ThreadState) -> Result<bool, KernelError> {
         let added = self
             .threads
-            .add(&tid, state)
+            .add(tid, state)
             .map_err(|source| KernelError::Follow { tid, source })?;
         if added {
             // It may be on a CPU, where it is taken for a bystander.
@@ -208,12 +217,12 @@ impl Probes {
 
     /// The state of one followed thread.
     pub fn thread(&self, tid: u32) -> Option<ThreadState> {
-        self.threads.get(&tid)
+        self.threads.get(tid)
     }
 
     /// Every followed thread.
     pub fn threads(&self) -> Result<Vec<(u32, ThreadState)>, KernelError> {
-        self.threads.read().map_err(map_error("THREADS"))
+        self.threads.all().map_err(map_error("THREADS"))
     }
 
     /// Lets the probes write into the other half of the aggregates. Wait for [`GRACE`] before [`Self::drain`].
@@ -290,18 +299,25 @@ impl Probes {
         self.set_control(CONTROL_NO_SAMPLES, 1)
     }
 
-    fn set_control(&mut self, word: u32, value: u64) -> Result<(), KernelError> {
-        self.control
-            .set(word, value, 0)
-            .map_err(map_error("CONTROL"))
+    fn set_control(&mut self, word: usize, value: u64) -> Result<(), KernelError> {
+        self.control[word] = value;
+        self.control_map
+            .set(0, self.control, 0)
+            .map_err(map_error(CONTROL))
     }
 
     /// Notes calls of a process one by one, or no longer; also those of every other followed process whose
     /// id has the same [`touch_slot`].
     pub fn touch(&mut self, pid: u32, on: bool) -> Result<(), KernelError> {
-        self.touched
-            .set(touch_slot(pid), u8::from(on), 0)
-            .map_err(map_error("TOUCHED"))
+        let flag = &mut self.touched[touch_slot(pid) as usize];
+        if *flag == u8::from(on) {
+            return Ok(());
+        }
+        *flag = u8::from(on);
+        let flags: &[u8; TOUCHED] = &self.touched;
+        self.touched_map
+            .set(0, flags, 0)
+            .map_err(map_error(TOUCHES))
     }
 
     /// What a file set is.

@@ -51,6 +51,51 @@ struct ElementAttr {
     flags: u64,
 }
 
+/// Looks an element of a map up, or changes it.
+///
+/// # Safety
+/// `fd` is a map of these types.
+unsafe fn element<K: Wire, V: Wire>(
+    fd: RawFd,
+    command: libc::c_long,
+    key: &K,
+    value: *mut V,
+    flags: u64,
+) -> io::Result<()> {
+    let attr = ElementAttr {
+        map_fd: fd as u32,
+        pad: 0,
+        key: (&raw const *key) as u64,
+        value: value as u64,
+        flags,
+    };
+    // SAFETY: key and value have the map's sizes, as promised by the caller.
+    match unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            &raw const attr,
+            size_of::<ElementAttr>(),
+        )
+    } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// An element of a map that another one owns.
+///
+/// # Safety
+/// `fd` is a map of these types.
+pub unsafe fn element_of<K: Wire, V: Wire>(fd: RawFd, key: &K) -> io::Result<V> {
+    let mut value = MaybeUninit::<V>::uninit();
+    // SAFETY: as promised by the caller; the kernel wrote the whole value, and every bit pattern is valid.
+    unsafe {
+        element(fd, BPF_MAP_LOOKUP_ELEM, key, value.as_mut_ptr(), 0)?;
+        Ok(value.assume_init())
+    }
+}
+
 /// A hash map that user space reads in batches: one system call for thousands of entries.
 pub struct Table<K, V> {
     data: MapData,
@@ -71,40 +116,21 @@ impl<K: Wire, V: Wire> Table<K, V> {
             })
     }
 
-    fn element(&self, command: libc::c_long, key: &K, value: *mut V, flags: u64) -> io::Result<()> {
-        let attr = ElementAttr {
-            map_fd: self.data.fd().as_fd().as_raw_fd() as u32,
-            pad: 0,
-            key: (&raw const *key) as u64,
-            value: value as u64,
-            flags,
-        };
-        // SAFETY: key and value have the map's sizes, checked in `new`.
-        match unsafe {
-            libc::syscall(
-                libc::SYS_bpf,
-                command,
-                &raw const attr,
-                size_of::<ElementAttr>(),
-            )
-        } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+    fn fd(&self) -> RawFd {
+        self.data.fd().as_fd().as_raw_fd()
     }
 
     /// One entry.
     pub fn get(&self, key: &K) -> Option<V> {
-        let mut value = MaybeUninit::<V>::uninit();
-        self.element(BPF_MAP_LOOKUP_ELEM, key, value.as_mut_ptr(), 0)
-            .ok()?;
-        // SAFETY: the kernel wrote the whole value; every bit pattern is valid.
-        Some(unsafe { value.assume_init() })
+        // SAFETY: key and value have the map's sizes, checked in `new`.
+        unsafe { element_of(self.fd(), key) }.ok()
     }
 
     /// Adds an entry; `Ok(false)` when there is one already, which stays as it is.
     pub fn add(&self, key: &K, mut value: V) -> io::Result<bool> {
-        match self.element(BPF_MAP_UPDATE_ELEM, key, &raw mut value, BPF_NOEXIST) {
+        let value = &raw mut value;
+        // SAFETY: as in `get`.
+        match unsafe { element(self.fd(), BPF_MAP_UPDATE_ELEM, key, value, BPF_NOEXIST) } {
             Ok(()) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
             Err(error) => Err(error),
@@ -116,7 +142,7 @@ impl<K: Wire, V: Wire> Table<K, V> {
         self.batches(BPF_MAP_LOOKUP_BATCH)
     }
 
-    /// Looks at the entries of a map that another table owns.
+    /// Looks at the entries of a hash map that another table owns.
     ///
     /// # Safety
     /// `fd` is a hash map of these types.
@@ -130,7 +156,7 @@ impl<K: Wire, V: Wire> Table<K, V> {
     }
 
     fn batches(&self, command: libc::c_long) -> io::Result<Vec<(K, V)>> {
-        Self::batches_of(self.data.fd().as_fd().as_raw_fd(), command)
+        Self::batches_of(self.fd(), command)
     }
 
     fn batches_of(fd: RawFd, command: libc::c_long) -> io::Result<Vec<(K, V)>> {

@@ -58,6 +58,7 @@ mod tests {
             what: CallRun::what(op.number(), Class::File as u8, half, 4),
             count,
             bytes,
+            ..CallRun::default()
         }
     }
 

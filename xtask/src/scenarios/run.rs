@@ -101,12 +101,17 @@ pub fn once(
     })
 }
 
-/// The same loop without the fault, for as many turns, at most as long, and at least 3 s.
+/// The same loop without the fault, watched too, for as many turns, at most as long, and at least 3 s.
 fn without(ground: &Ground, place: &Place, options: &Options, turns: u64) -> Result<Value> {
     let mut job = place.start_job(ground)?;
     let done = || -> Result<u64> {
         let bytes = fs::read(place.log.join("turns"))?;
         Ok(bytes.try_into().map_or(0, u64::from_ne_bytes))
+    };
+    // Watched as the other one is: a gain is of like and like.
+    let _watch = match &options.trainprof {
+        Some(trainprof) => Some(attached(trainprof, place, &job)?),
+        None => None,
     };
     let (begin, before) = (now_ns(), done()?);
     pass(&mut job, options.watch_s, || {
@@ -115,6 +120,25 @@ fn without(ground: &Ground, place: &Place, options: &Options, turns: u64) -> Res
     let end = now_ns();
     drop(job);
     truth(ground, place, begin, end)
+}
+
+/// A trainprof that watches a job until it ends, and is asked nothing.
+fn attached(trainprof: &Path, place: &Place, job: &Process) -> Result<Process> {
+    let argv = [
+        trainprof.display().to_string(),
+        "attach".to_owned(),
+        job.pid().to_string(),
+    ];
+    let mut attach = Process::start(
+        &argv,
+        &place.log,
+        &[place.everything.dir().to_owned()],
+        Listen::Errors,
+        &place.log.join("report.txt"),
+        &[],
+    )?;
+    attach.line("trainprof: watching", Duration::from_secs(20))?;
+    Ok(attach)
 }
 
 /// Lets a job run for so long, or until it has done enough.

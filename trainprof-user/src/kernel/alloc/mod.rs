@@ -27,6 +27,7 @@ use trainprof_common::{
 
 use super::{
     aside::Aside,
+    threads,
     uprobe::load,
     wire::{Packed, Table},
 };
@@ -270,15 +271,15 @@ struct Maps {
     pending: Table<u32, Pending>,
     live: Table<MemoryKey, Allocated>,
     lifetimes: PerCpuArray<aya::maps::MapData, Packed<Lifetimes>>,
-    /// Descriptor of the table of followed threads, which belongs to others.
-    threads: std::os::fd::RawFd,
+    /// The table of followed threads, which belongs to others.
+    threads: threads::Borrowed,
     fds: Vec<std::os::fd::RawFd>,
 }
 
 impl Maps {
     fn take(ebpf: &mut Ebpf) -> Option<Self> {
-        let threads = descriptor(ebpf.map("THREADS")?)?;
-        let mut fds = vec![threads];
+        let threads = threads::Borrowed::of(ebpf)?;
+        let mut fds = threads.descriptors().to_vec();
         let mut take = |name: &str| {
             let map = ebpf.take_map(name)?;
             fds.push(descriptor(&map)?);

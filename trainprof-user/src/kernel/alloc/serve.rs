@@ -35,7 +35,7 @@ use crate::{
         GRACE,
         aside::{Line, Received},
         uprobe::{attach, raise_descriptor_limit},
-        wire::{Packed, Table},
+        wire::Packed,
     },
     privilege::{Keep, drop_unneeded},
 };
@@ -344,9 +344,7 @@ impl Server<'_> {
 
     /// CPU time of a process's threads so far, by the probes that follow them.
     fn cpu_ns(&self, pid: u32) -> Option<u64> {
-        // SAFETY: the table of followed threads has these types, and lives as long as this process.
-        let threads =
-            unsafe { Table::<u32, ThreadState>::read_borrowed(self.maps.threads) }.ok()?;
+        let threads = self.maps.threads.all().ok()?;
         let now = clock::now().0;
         let ran = |state: &ThreadState| {
             let current = if state.state == State::Run as u32 {

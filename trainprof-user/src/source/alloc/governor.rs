@@ -31,8 +31,13 @@ const PAUSE_SHARE: f64 = 0.3;
 const SHORT_US: u32 = 5_000;
 /// Calls that a window must be expected to see to be worth its closing.
 const TOO_FEW_CALLS: u64 = 50;
+/// Length of the window by which it is decided what is given up, seconds.
+const PREDICTED_S: f64 = 0.002;
 /// For how long each probe is hit outside a window, while others go in and out, until that was seen; seconds.
 const OUTSIDE_S: f64 = 0.03;
+/// What a window takes from us beside its probes, until that was seen: reading where the process's code lies, and what was
+/// counted; nanoseconds of CPU time.
+const OWN_NS: f64 = 8_000_000.0;
 /// One call in so many has its stack taken; and what that adds to a call on average, nanoseconds (measured: 685 each).
 const STACK_EVERY: u32 = 64;
 const STACK_NS: f64 = 700.0 / STACK_EVERY as f64;
@@ -225,6 +230,7 @@ pub struct Governor {
     recent: VecDeque<(KtimeNs, u32, u64)>,
     next_at: KtimeNs,
     outside_s: f64,
+    own_ns: f64,
     shed: Vec<Shed>,
     pub totals: Totals,
 }
@@ -255,6 +261,7 @@ impl Governor {
             recent: VecDeque::new(),
             next_at: KtimeNs(0),
             outside_s: OUTSIDE_S,
+            own_ns: OWN_NS,
             shed: Vec::new(),
             totals: Totals::default(),
         }
@@ -342,23 +349,9 @@ impl Governor {
             .map(|known| known.worst_rate)
             .fold(0.0, f64::max);
         let rate = if busiest > 0.0 { busiest } else { UNKNOWN_RATE };
-        let sites = 1;
-        let plain = Self::predict(
-            &costs,
-            0.002,
-            self.outside_s,
-            rate,
-            costs.emulated_ns,
-            sites,
-        );
-        let paired = Self::predict(
-            &costs,
-            0.002,
-            self.outside_s * 3.0,
-            rate,
-            costs.emulated_ns * 2.0 + costs.return_ns,
-            2,
-        );
+        let plain = self.predict(&costs, rate, costs.emulated_ns, 1, 0);
+        let both_ns = costs.emulated_ns * 2.0 + costs.return_ns;
+        let paired = self.predict(&costs, rate, both_ns, 2, 1);
         let mut shed = Vec::new();
         if every(paired * f64::from(PAIRED_EVERY)) > PAIRED_WITHIN_S {
             shed.push(Shed::PairedWindows);
@@ -385,19 +378,20 @@ impl Governor {
         self.shed = shed;
     }
 
-    /// What a window adds to a thread that makes `rate` calls a second which cost `call_ns` each, and to the job as far
-    /// as that is one thread; nanoseconds.
-    fn predict(
-        costs: &Costs,
-        length_s: f64,
-        outside_s: f64,
-        rate: f64,
-        call_ns: f64,
-        sites: u32,
-    ) -> f64 {
+    /// What a short window costs, all of it, when one thread makes `rate` calls a second which cost `call_ns` each;
+    /// nanoseconds.
+    fn predict(&self, costs: &Costs, rate: f64, call_ns: f64, sites: u32, returns: u32) -> f64 {
+        let probes = sites + returns;
         let pause = (costs.pause_ns * u64::from(sites)) as f64;
-        let linger = costs.traps_left_ns(sites);
-        ((length_s + outside_s) * 1e9 + linger) * slowed(rate, call_ns) + pause
+        let trapped_ns = (PREDICTED_S + self.outside_s * f64::from(probes)) * 1e9;
+        (trapped_ns + costs.traps_left_ns(probes)) * slowed(rate, call_ns)
+            + pause
+            + self.takes_of_us(costs, probes)
+    }
+
+    /// CPU time that a window takes from us, nanoseconds.
+    fn takes_of_us(&self, costs: &Costs, probes: u32) -> f64 {
+        self.own_ns + (costs.own_ns * u64::from(probes)) as f64
     }
 
     /// Whether a window may open now, and which. `random` is any number.
@@ -495,7 +489,7 @@ impl Governor {
                 (entry + stack, max_sites, 0)
             };
             let pause = (costs.pause_ns * u64::from(sites)) as f64;
-            let own = (costs.own_ns * u64::from(sites + returns)) as f64;
+            let own = self.takes_of_us(costs, sites + returns);
             // A thread of which nothing is known may do nothing but allocate.
             let share = rate.map_or(1.0, |rate| slowed(rate, call_ns));
             let lingering = slowed(rate.unwrap_or(UNKNOWN_RATE), call_ns);
@@ -565,6 +559,7 @@ impl Governor {
         let Some(costs) = self.costs else {
             return Spent::default();
         };
+        let probes = outcome.sites.max(1) + u32::from(outcome.paired);
         let hits = outcome.emulated + outcome.stepped;
         let job_ns = outcome.emulated as f64 * costs.emulated_ns
             + outcome.stepped as f64 * costs.stepped_ns
@@ -574,6 +569,9 @@ impl Governor {
             let lost = calls as f64 * call_ns / 1e9;
             calls as f64 / (outcome.counted_s - lost).max(outcome.counted_s * 0.05)
         };
+        let own_ns = outcome.own_ns as f64;
+        let probes_own_ns = (costs.own_ns * u64::from(probes)) as f64;
+        self.own_ns = learned(self.own_ns, (own_ns - probes_own_ns).max(0.0));
         let counted = outcome.counted_s > 0.0 && outcome.calls > 0;
         let (rate, worst_rate, worst) = if counted {
             let worst = outcome.worst_calls as f64 / outcome.calls as f64;
@@ -581,13 +579,12 @@ impl Governor {
         } else {
             (0.0, 0.0, 1.0)
         };
-        let probes = outcome.sites.max(1) + u32::from(outcome.paired);
         let linger_ns = (costs.linger_ns * u64::from(probes)) as f64 * slowed(worst_rate, call_ns);
         let stop_ns = costs.pause_ns * u64::from(outcome.sites);
         let pause_ns = stop_ns + linger_ns as u64;
         let thread_ns = (job_ns * worst) as u64 + pause_ns;
         self.totals.windows += 1;
-        let all = job_ns + stop_ns as f64 + linger_ns / worst.max(0.01) + outcome.own_ns as f64;
+        let all = job_ns + stop_ns as f64 + linger_ns / worst.max(0.01) + own_ns;
         self.totals.windows_ns += all as u64;
         self.balance -= all;
         self.recent.push_back((now, outcome.pid, thread_ns));
@@ -612,11 +609,8 @@ impl Governor {
             }
             let outside = hits.saturating_sub(outcome.calls) as f64;
             let seen = outside / outcome.calls as f64 * outcome.counted_s;
-            let seen = seen / f64::from(probes);
-            // A host that was slow once may be so again: it is believed at once, and its getting better slowly.
-            let seen = seen.clamp(0.0, 0.2);
-            let mix = if seen > self.outside_s { 1.0 } else { 0.3 };
-            self.outside_s += mix * (seen - self.outside_s);
+            let seen = (seen / f64::from(probes)).clamp(0.0, 0.2);
+            self.outside_s = learned(self.outside_s, seen);
         }
         Spent {
             job_ns: job_ns as u64,
@@ -624,6 +618,13 @@ impl Governor {
             thread_ns,
         }
     }
+}
+
+/// What is expected once `seen` was seen: a host that was slow once may be so again, so that is believed at once, and its
+/// getting better slowly.
+fn learned(expected: f64, seen: f64) -> f64 {
+    let mix = if seen > expected { 1.0 } else { 0.3 };
+    expected + mix * (seen - expected)
 }
 
 /// Share of its time that a thread loses which makes `rate` calls a second, when each costs `call_ns` more: it makes
