@@ -131,7 +131,9 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
     workload.go();
     workload.wait_done();
     let report = watch.stop().report();
-    assert!(before == text.bytes(), "the job's code is as it was");
+    // A window that was open at the end is closed by the kernel, after trainprof has ended if that takes it long.
+    let gone = text.becomes(Duration::from_secs(5), |now| now == before);
+    assert!(gone, "traps are left in the job's code");
     let truth = workload.finish();
     assert!(windows(&report) >= 1, "{:?}", report.at("/cost"));
     close(

@@ -35,9 +35,10 @@ const TOO_FEW_CALLS: u64 = 50;
 const PREDICTED_S: f64 = 0.002;
 /// For how long each probe is hit outside a window, while others go in and out, until that was seen; seconds.
 const OUTSIDE_S: f64 = 0.03;
-/// What a window takes from us beside its probes, until that was seen: reading where the process's code lies, and what was
-/// counted; nanoseconds of CPU time.
-const OWN_NS: f64 = 8_000_000.0;
+/// What a window takes from us beside its probes, until that was seen: reading what was counted; and the first one of a process
+/// more, since its allocator has to be found and read. Nanoseconds of CPU time.
+const OWN_NS: f64 = 2_500_000.0;
+const OWN_FIRST_NS: f64 = 10_000_000.0;
 /// One call in so many has its stack taken; and what that adds to a call on average, nanoseconds (measured: 685 each).
 const STACK_EVERY: u32 = 64;
 const STACK_NS: f64 = 700.0 / STACK_EVERY as f64;
@@ -386,12 +387,17 @@ impl Governor {
         let trapped_ns = (PREDICTED_S + self.outside_s * f64::from(probes)) * 1e9;
         (trapped_ns + costs.traps_left_ns(probes)) * slowed(rate, call_ns)
             + pause
-            + self.takes_of_us(costs, probes)
+            + self.takes_of_us(costs, probes, false)
     }
 
-    /// CPU time that a window takes from us, nanoseconds.
-    fn takes_of_us(&self, costs: &Costs, probes: u32) -> f64 {
-        self.own_ns + (costs.own_ns * u64::from(probes)) as f64
+    /// CPU time that a window takes from us, nanoseconds. `first`: of its process.
+    fn takes_of_us(&self, costs: &Costs, probes: u32, first: bool) -> f64 {
+        let beside = if first {
+            self.own_ns.max(OWN_FIRST_NS)
+        } else {
+            self.own_ns
+        };
+        beside + (costs.own_ns * u64::from(probes)) as f64
     }
 
     /// Whether a window may open now, and which. `random` is any number.
@@ -489,7 +495,8 @@ impl Governor {
                 (entry + stack, max_sites, 0)
             };
             let pause = (costs.pause_ns * u64::from(sites)) as f64;
-            let own = self.takes_of_us(costs, sites + returns);
+            let first = known.is_none_or(|known| known.windows == 0);
+            let own = self.takes_of_us(costs, sites + returns, first);
             // A thread of which nothing is known may do nothing but allocate.
             let share = rate.map_or(1.0, |rate| slowed(rate, call_ns));
             let lingering = slowed(rate.unwrap_or(UNKNOWN_RATE), call_ns);
@@ -498,7 +505,7 @@ impl Governor {
                 + costs.traps_left_ns(probes) * lingering;
             for (n, &length_us) in LENGTHS_US.iter().enumerate() {
                 // The first window of a process is to learn what the others will cost.
-                if known.is_none_or(|known| known.windows == 0) && length_us > SHORT_US {
+                if first && length_us > SHORT_US {
                     continue;
                 }
                 // Fewer functions for long enough say more than all of them for a moment.
@@ -512,10 +519,12 @@ impl Governor {
                     continue;
                 }
                 let thread = f64::from(length_us) * 1e3 * share + outside + pause;
-                if thread > thread_left || thread * threads + own > self.balance {
+                // The process may make more calls than it did: then the window ends before either limit is reached.
+                let room = thread_left.min((self.balance - own) / threads);
+                if thread > room {
                     continue;
                 }
-                let max_calls = ((thread_left - pause - outside) / call_ns) as u64;
+                let max_calls = ((room - pause - outside) / call_ns) as u64;
                 if max_calls < TOO_FEW_CALLS {
                     continue;
                 }
@@ -571,7 +580,14 @@ impl Governor {
         };
         let own_ns = outcome.own_ns as f64;
         let probes_own_ns = (costs.own_ns * u64::from(probes)) as f64;
-        self.own_ns = learned(self.own_ns, (own_ns - probes_own_ns).max(0.0));
+        let beside_ns = (own_ns - probes_own_ns).max(0.0);
+        if self
+            .known
+            .get(&outcome.pid)
+            .is_some_and(|known| known.windows > 0)
+        {
+            self.own_ns = learned(self.own_ns, beside_ns);
+        }
         let counted = outcome.counted_s > 0.0 && outcome.calls > 0;
         let (rate, worst_rate, worst) = if counted {
             let worst = outcome.worst_calls as f64 / outcome.calls as f64;

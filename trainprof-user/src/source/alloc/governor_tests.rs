@@ -102,7 +102,11 @@ impl Job {
             stepped: if stepped { entries } else { 0 },
             returns: if plan.paired { calls + outside } else { 0 },
             sites: if plan.paired { 2 } else { plan.max_sites },
-            own_ns: 8_000_000,
+            own_ns: if self.opened == 0 {
+                10_000_000
+            } else {
+                2_500_000
+            },
             paired: plan.paired,
         };
         self.now += 300_000_000;
@@ -338,6 +342,7 @@ proptest! {
         let windows = totals.windows_ns as f64;
         let earned = (budget * totals.job_ns as f64 - (totals.probes_ns + totals.own_ns) as f64).max(0.0);
         let advance = budget * 3e9;
-        prop_assert!(windows <= earned + advance * 1.3, "{windows} of {earned} and {advance}");
+        // What is overdrawn by such a jump is paid back before the next window opens: it can be so of one alone.
+        prop_assert!(windows <= earned + advance + limit * 0.3, "{windows} of {earned} and {advance}");
     }
 }
