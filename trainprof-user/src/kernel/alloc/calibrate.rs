@@ -12,15 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aya::{
-    Ebpf,
-    programs::uprobe::{UProbeLink, UProbeScope},
-};
+use aya::Ebpf;
 use serde::{Deserialize, Serialize};
 use trainprof_common::alloc::{NO_ARG, Site};
 
-use super::{ENTRY, RETURN, chosen};
-use crate::{env::clock, kernel::uprobe::attach};
+use super::{
+    attached::{Links, Spot, Together, attach},
+    chosen,
+};
+use crate::env::clock;
 
 /// Costs of a probe, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,12 +33,14 @@ pub struct Calibration {
     pub return_ns: f64,
     /// For how long taking one probe away stops a thread that uses the function: the median of three.
     pub pause_ns: u64,
-    /// For how long a trap that is being taken away is still hit. Kernels from 6.13 on first wait until no program can be
-    /// running any more; nothing counts these hits. The median of three.
+    /// For how long a trap that is being taken away is still hit; nothing counts these hits. Kernels from 6.13 on first wait
+    /// until no program can be running any more, but for links of many uprobes. The median of three.
     pub linger_ns: u64,
     /// Attaching one probe, and taking one away: wall time.
     pub attach_ns: u64,
     pub detach_ns: u64,
+    /// Probes of a window are taken away all at once, in the time of one.
+    pub together: bool,
     /// CPU time that one of each takes from us, together.
     pub own_cpu_ns: u64,
 }
@@ -161,7 +163,7 @@ impl Subject {
     }
 
     /// Takes a probe away whose hit costs `hit_ns`.
-    fn pause(&self, function: usize, links: Vec<UProbeLink>, hit_ns: f64) -> Option<Pause> {
+    fn pause(&self, function: usize, links: Links, hit_ns: f64) -> Option<Pause> {
         let order = 4 + function as u32;
         let trap_ns = hit_ns * POKED as f64 / 3.0;
         self.shared()
@@ -284,13 +286,16 @@ fn run_delay_ns() -> u64 {
         .unwrap_or(0)
 }
 
-/// Measures. `opened` lets the probes count as in a window. Takes about a second.
-pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, String> {
+/// Measures, with links of the kind that windows will have. `opened` lets the probes count as in a window. Takes about a
+/// second.
+pub fn calibrate(
+    ebpf: &mut Ebpf,
+    together: Option<&Together>,
+    opened: impl FnOnce(),
+) -> Result<Calibration, String> {
     let subject = Subject::start().ok_or("cannot start a process")?;
     let silent = || "the process that is probed does not answer".to_owned();
-    let scope = NonZeroU32::new(subject.pid as u32)
-        .map(UProbeScope::OneProcess)
-        .ok_or_else(silent)?;
+    let pid = NonZeroU32::new(subject.pid as u32).ok_or_else(silent)?;
     let bare: Vec<f64> = (0..3)
         .map(|n| subject.cost(n))
         .collect::<Option<_>>()
@@ -298,7 +303,7 @@ pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, 
     opened();
     let cpu_before = own_cpu_ns();
     let began = Instant::now();
-    let mut links: Vec<Vec<UProbeLink>> = Vec::new();
+    let mut links = Vec::new();
     for (n, function) in FUNCTIONS.iter().enumerate() {
         let offset = file_offset(*function as usize as u64)
             .ok_or("our own program's mappings cannot be read")?;
@@ -310,14 +315,13 @@ pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, 
             flags: if n == 1 { Site::STEPS } else { 0 },
         }
         .pack();
-        let programs: &[&'static str] = if n == 2 { &[RETURN, ENTRY] } else { &[ENTRY] };
-        let mut pair = Vec::new();
-        for program in programs {
-            let path = Path::new("/proc/self/exe");
-            let link = attach(ebpf, program, offset, cookie, path, scope);
-            pair.push(link.map_err(|(error, _)| error)?);
-        }
-        links.push(pair);
+        let spot = Spot {
+            offset,
+            cookie,
+            returns: n == 2,
+        };
+        let path = Path::new("/proc/self/exe");
+        links.push(attach(ebpf, together, path, pid, &spot).map_err(|(error, _)| error)?);
     }
     let attach_ns = began.elapsed().as_nanos() as u64 / 4;
     let probed: Vec<f64> = (0..3)
@@ -327,13 +331,12 @@ pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, 
     let added = |n: usize| (probed[n] - bare[n]).max(0.0);
     let (mut pauses, mut lingers) = (Vec::new(), Vec::new());
     let mut detach_ns = 0;
-    for (n, pair) in links.into_iter().enumerate() {
-        // A pair is taken away by two closings.
-        let count = pair.len() as u64;
-        let pause = subject.pause(n, pair, added(n)).ok_or_else(silent)?;
+    for (n, links) in links.into_iter().enumerate() {
+        let removals = links.removals();
+        let pause = subject.pause(n, links, added(n)).ok_or_else(silent)?;
         pauses.push(pause.pause_ns);
-        lingers.push(pause.linger_ns / count);
-        detach_ns += pause.took_ns / count / 3;
+        lingers.push(pause.linger_ns / removals);
+        detach_ns += pause.took_ns / removals / 3;
     }
     Ok(Calibration {
         emulated_ns: added(0),
@@ -343,6 +346,7 @@ pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, 
         linger_ns: median(lingers),
         attach_ns,
         detach_ns,
+        together: together.is_some(),
         own_cpu_ns: own_cpu_ns().saturating_sub(cpu_before) / 4,
     })
 }
