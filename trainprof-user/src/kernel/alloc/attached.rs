@@ -8,7 +8,10 @@ use aya::{
     programs::uprobe::{UProbeLink, UProbeScope},
 };
 
-use super::{ENTRY, RETURN};
+use super::{
+    ENTRY, RETURN,
+    calibrate::{OWN_PROGRAM, own_place},
+};
 use crate::kernel::uprobe::{
     self,
     multi::{At, MultiLinks, MultiProgram, Relocated, prepare},
@@ -29,6 +32,8 @@ pub struct Spot {
 pub struct Together {
     entry: MultiProgram,
     returning: MultiProgram,
+    /// A place in our own program that we never come by.
+    own: Option<u64>,
 }
 
 impl Together {
@@ -42,7 +47,25 @@ impl Together {
         Ok(Self {
             entry: MultiProgram::load(prepared, ENTRY)?,
             returning: MultiProgram::load(prepared, RETURN)?,
+            own: own_place(),
         })
+    }
+
+    /// Lets the next removal take its traps at once: add the probes that are to go to what this gives.
+    ///
+    /// The kernel has one lock for all that comes and goes (`dup_mmap_sem` in kernel/events/uprobes.c). The first who writes
+    /// waits for a grace period of RCU, here 6 ms; those who follow within another do not (kernel/rcu/sync.c). So a probe of our
+    /// own process waits, while those of the job still count, rather than its traps.
+    pub fn before_removal(&self) -> Links {
+        let us = NonZeroU32::new(std::process::id());
+        let spot = self.own.map(|offset| Spot {
+            offset,
+            cookie: 0,
+            returns: false,
+        });
+        us.zip(spot)
+            .and_then(|(us, spot)| self.attach(Path::new(OWN_PROGRAM), us, &[spot]).ok())
+            .unwrap_or_default()
     }
 
     /// Probes all places of a file, or none.

@@ -63,6 +63,9 @@ unsafe extern "C" fn returning(_size: u64) {
     core::arch::naked_asm!("push rbx", "pop rbx", "ret")
 }
 
+/// Our own program, by a name that leads to it in every container.
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
+
 type Function = unsafe extern "C" fn(u64);
 const FUNCTIONS: [Function; 3] = [emulated, stepped, returning];
 /// Calls of one measurement, and how many of these are made: the lower quartile counts, since other work only adds.
@@ -162,8 +165,14 @@ impl Subject {
         Some(self.answer(order)? as f64 / 1_000.0)
     }
 
-    /// Takes a probe away whose hit costs `hit_ns`.
-    fn pause(&self, function: usize, links: Links, hit_ns: f64) -> Option<Pause> {
+    /// Takes a probe away whose hit costs `hit_ns`, as windows do.
+    fn pause(
+        &self,
+        function: usize,
+        links: Links,
+        hit_ns: f64,
+        together: Option<&Together>,
+    ) -> Option<Pause> {
         let order = 4 + function as u32;
         let trap_ns = hit_ns * POKED as f64 / 3.0;
         self.shared()
@@ -171,8 +180,10 @@ impl Subject {
             .store(trap_ns as u64, Ordering::Release);
         self.order(order);
         std::thread::sleep(Duration::from_millis(1));
+        let mut removed = together.map(Together::before_removal).unwrap_or_default();
+        removed.put_before(links);
         let began = clock::now().0;
-        drop(links);
+        drop(removed);
         let took_ns = clock::now().0.saturating_sub(began);
         std::thread::sleep(POKE * 2);
         self.shared().order.store(0, Ordering::Release);
@@ -320,7 +331,7 @@ pub fn calibrate(
             cookie,
             returns: n == 2,
         };
-        let path = Path::new("/proc/self/exe");
+        let path = Path::new(OWN_PROGRAM);
         links.push(attach(ebpf, together, path, pid, &spot).map_err(|(error, _)| error)?);
     }
     let attach_ns = began.elapsed().as_nanos() as u64 / 4;
@@ -333,7 +344,9 @@ pub fn calibrate(
     let mut detach_ns = 0;
     for (n, links) in links.into_iter().enumerate() {
         let removals = links.removals();
-        let pause = subject.pause(n, links, added(n)).ok_or_else(silent)?;
+        let pause = subject
+            .pause(n, links, added(n), together)
+            .ok_or_else(silent)?;
         pauses.push(pause.pause_ns);
         lingers.push(pause.linger_ns / removals);
         detach_ns += pause.took_ns / removals / 3;
@@ -369,6 +382,11 @@ pub fn own_cpu_ns() -> u64 {
         ns(usage.ru_utime) + ns(usage.ru_stime)
     };
     of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN)
+}
+
+/// A place in our own program's file that only the calibration's process comes by.
+pub fn own_place() -> Option<u64> {
+    file_offset(emulated as *const () as u64)
 }
 
 /// Where an address of our own code lies in our program's file.

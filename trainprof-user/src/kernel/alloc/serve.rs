@@ -1,6 +1,6 @@
 //! The process that opens and closes windows.
 //!
-//! That takes capabilities which the collector gives up, and a tenth of a second for each probe that is removed. Its end,
+//! That takes capabilities which the collector gives up, and up to a tenth of a second for probes to be removed. Its end,
 //! however it comes, removes every probe: the kernel closes what it held.
 
 use std::{
@@ -198,7 +198,8 @@ impl Server<'_> {
             let places = wanted(&allocator.library.places, order);
             self.clear();
             let began = Instant::now();
-            let probed = self.attach(order.pid, &allocator, &places, order.paired);
+            let mut probed = self.attach(order.pid, &allocator, &places, order.paired);
+            let mut removed = Links::default();
             closed.attach_ns = began.elapsed().as_nanos() as u64;
             (closed.sites, closed.returns) = (probed.sites, probed.returns);
             if probed.sites > 0 {
@@ -207,6 +208,9 @@ impl Server<'_> {
                 closed.from = clock::now().0;
                 self.begin(order, closed.from);
                 self.wait(Duration::from_micros(u64::from(order.length_us)));
+                if let Some(together) = &self.together {
+                    removed = together.before_removal();
+                }
                 closed.to = self.stop_counting();
                 closed.cpu_ns = ran
                     .zip(self.cpu_ns(order.pid))
@@ -218,7 +222,8 @@ impl Server<'_> {
                 closed.functions = places.iter().map(|place| place.row as u8).collect();
             }
             let began = Instant::now();
-            drop(probed);
+            removed.put_before(std::mem::take(&mut probed.links));
+            drop(removed);
             closed.detach_ns = began.elapsed().as_nanos() as u64;
             closed.full = self.full_at().is_some();
             self.count_hits(&mut closed);
