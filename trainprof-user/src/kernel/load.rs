@@ -30,7 +30,7 @@ use super::{
 use crate::env::kernel_member;
 
 /// The probes, built by `cargo xtask ebpf`.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TRAINPROF_EBPF_OBJECT"));
+pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TRAINPROF_EBPF_OBJECT"));
 
 impl Probes {
     /// Loads and attaches every probe that this kernel can run. Nothing is followed yet.

@@ -1,5 +1,8 @@
 //! Loading programs for uprobes, and attaching them: what all processes that do so have in common.
 
+pub(super) mod multi;
+mod relocated;
+
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, RawFd},
@@ -56,13 +59,18 @@ pub(super) fn attach(
 fn in_words(error: ProgramError) -> (String, bool) {
     let denied = matches!(&error, ProgramError::SyscallError(call)
         if call.io_error.kind() == io::ErrorKind::PermissionDenied);
+    (chain(&error), denied)
+}
+
+/// An error with all that it is caused by.
+fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
+    let mut source = error.source();
     while let Some(cause) = source {
         text = format!("{text}: {cause}");
         source = cause.source();
     }
-    (text, denied)
+    text
 }
 
 /// Each probe takes a descriptor, and the limit is usually low only out of habit.

@@ -21,6 +21,19 @@ pub struct Packed<T: Wire>(pub T);
 // SAFETY: `Wire` promises integers without implicit padding.
 unsafe impl<T: Wire> Pod for Packed<T> {}
 
+/// The descriptor of a map of a kind that we use.
+pub fn descriptor(map: &Map) -> Option<RawFd> {
+    let (Map::Array(data)
+    | Map::PerCpuArray(data)
+    | Map::HashMap(data)
+    | Map::RingBuf(data)
+    | Map::StackTraceMap(data)) = map
+    else {
+        return None;
+    };
+    Some(data.fd().as_fd().as_raw_fd())
+}
+
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_NOEXIST: u64 = 1;

@@ -12,15 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aya::{
-    Ebpf,
-    programs::uprobe::{UProbeLink, UProbeScope},
-};
+use aya::Ebpf;
 use serde::{Deserialize, Serialize};
 use trainprof_common::alloc::{NO_ARG, Site};
 
-use super::{ENTRY, RETURN, chosen};
-use crate::{env::clock, kernel::uprobe::attach};
+use super::{
+    attached::{Links, Spot, Together, attach},
+    chosen,
+};
+use crate::env::clock;
 
 /// Costs of a probe, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,12 +33,14 @@ pub struct Calibration {
     pub return_ns: f64,
     /// For how long taking one probe away stops a thread that uses the function: the median of three.
     pub pause_ns: u64,
-    /// For how long a trap that is being taken away is still hit. Kernels from 6.13 on first wait until no program can be
-    /// running any more; nothing counts these hits. The median of three.
+    /// For how long a trap that is being taken away is still hit; nothing counts these hits. Kernels from 6.13 on first wait
+    /// until no program can be running any more, but for links of many uprobes. The median of three.
     pub linger_ns: u64,
     /// Attaching one probe, and taking one away: wall time.
     pub attach_ns: u64,
     pub detach_ns: u64,
+    /// Probes of a window are taken away all at once, in the time of one.
+    pub together: bool,
     /// CPU time that one of each takes from us, together.
     pub own_cpu_ns: u64,
 }
@@ -60,6 +62,9 @@ unsafe extern "C" fn returning(_size: u64) {
     // Not the first one's bytes: two functions with the same may be made one.
     core::arch::naked_asm!("push rbx", "pop rbx", "ret")
 }
+
+/// Our own program, by a name that leads to it in every container.
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
 type Function = unsafe extern "C" fn(u64);
 const FUNCTIONS: [Function; 3] = [emulated, stepped, returning];
@@ -160,8 +165,14 @@ impl Subject {
         Some(self.answer(order)? as f64 / 1_000.0)
     }
 
-    /// Takes a probe away whose hit costs `hit_ns`.
-    fn pause(&self, function: usize, links: Vec<UProbeLink>, hit_ns: f64) -> Option<Pause> {
+    /// Takes a probe away whose hit costs `hit_ns`, as windows do.
+    fn pause(
+        &self,
+        function: usize,
+        links: Links,
+        hit_ns: f64,
+        together: Option<&Together>,
+    ) -> Option<Pause> {
         let order = 4 + function as u32;
         let trap_ns = hit_ns * POKED as f64 / 3.0;
         self.shared()
@@ -169,8 +180,10 @@ impl Subject {
             .store(trap_ns as u64, Ordering::Release);
         self.order(order);
         std::thread::sleep(Duration::from_millis(1));
+        let mut removed = together.map(Together::before_removal).unwrap_or_default();
+        removed.put_before(links);
         let began = clock::now().0;
-        drop(links);
+        drop(removed);
         let took_ns = clock::now().0.saturating_sub(began);
         std::thread::sleep(POKE * 2);
         self.shared().order.store(0, Ordering::Release);
@@ -284,13 +297,16 @@ fn run_delay_ns() -> u64 {
         .unwrap_or(0)
 }
 
-/// Measures. `opened` lets the probes count as in a window. Takes about a second.
-pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, String> {
+/// Measures, with links of the kind that windows will have. `opened` lets the probes count as in a window. Takes about a
+/// second.
+pub fn calibrate(
+    ebpf: &mut Ebpf,
+    together: Option<&Together>,
+    opened: impl FnOnce(),
+) -> Result<Calibration, String> {
     let subject = Subject::start().ok_or("cannot start a process")?;
     let silent = || "the process that is probed does not answer".to_owned();
-    let scope = NonZeroU32::new(subject.pid as u32)
-        .map(UProbeScope::OneProcess)
-        .ok_or_else(silent)?;
+    let pid = NonZeroU32::new(subject.pid as u32).ok_or_else(silent)?;
     let bare: Vec<f64> = (0..3)
         .map(|n| subject.cost(n))
         .collect::<Option<_>>()
@@ -298,7 +314,7 @@ pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, 
     opened();
     let cpu_before = own_cpu_ns();
     let began = Instant::now();
-    let mut links: Vec<Vec<UProbeLink>> = Vec::new();
+    let mut links = Vec::new();
     for (n, function) in FUNCTIONS.iter().enumerate() {
         let offset = file_offset(*function as usize as u64)
             .ok_or("our own program's mappings cannot be read")?;
@@ -310,14 +326,13 @@ pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, 
             flags: if n == 1 { Site::STEPS } else { 0 },
         }
         .pack();
-        let programs: &[&'static str] = if n == 2 { &[RETURN, ENTRY] } else { &[ENTRY] };
-        let mut pair = Vec::new();
-        for program in programs {
-            let path = Path::new("/proc/self/exe");
-            let link = attach(ebpf, program, offset, cookie, path, scope);
-            pair.push(link.map_err(|(error, _)| error)?);
-        }
-        links.push(pair);
+        let spot = Spot {
+            offset,
+            cookie,
+            returns: n == 2,
+        };
+        let path = Path::new(OWN_PROGRAM);
+        links.push(attach(ebpf, together, path, pid, &spot).map_err(|(error, _)| error)?);
     }
     let attach_ns = began.elapsed().as_nanos() as u64 / 4;
     let probed: Vec<f64> = (0..3)
@@ -327,13 +342,14 @@ pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, 
     let added = |n: usize| (probed[n] - bare[n]).max(0.0);
     let (mut pauses, mut lingers) = (Vec::new(), Vec::new());
     let mut detach_ns = 0;
-    for (n, pair) in links.into_iter().enumerate() {
-        // A pair is taken away by two closings.
-        let count = pair.len() as u64;
-        let pause = subject.pause(n, pair, added(n)).ok_or_else(silent)?;
+    for (n, links) in links.into_iter().enumerate() {
+        let removals = links.removals();
+        let pause = subject
+            .pause(n, links, added(n), together)
+            .ok_or_else(silent)?;
         pauses.push(pause.pause_ns);
-        lingers.push(pause.linger_ns / count);
-        detach_ns += pause.took_ns / count / 3;
+        lingers.push(pause.linger_ns / removals);
+        detach_ns += pause.took_ns / removals / 3;
     }
     Ok(Calibration {
         emulated_ns: added(0),
@@ -343,6 +359,7 @@ pub fn calibrate(ebpf: &mut Ebpf, opened: impl FnOnce()) -> Result<Calibration, 
         linger_ns: median(lingers),
         attach_ns,
         detach_ns,
+        together: together.is_some(),
         own_cpu_ns: own_cpu_ns().saturating_sub(cpu_before) / 4,
     })
 }
@@ -365,6 +382,11 @@ pub fn own_cpu_ns() -> u64 {
         ns(usage.ru_utime) + ns(usage.ru_stime)
     };
     of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN)
+}
+
+/// A place in our own program's file that only the calibration's process comes by.
+pub fn own_place() -> Option<u64> {
+    file_offset(emulated as *const () as u64)
 }
 
 /// Where an address of our own code lies in our program's file.

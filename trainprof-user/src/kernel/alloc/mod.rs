@@ -3,6 +3,7 @@
 //! A process of its own attaches and removes them, measures what that costs on this host, and adds up what was seen. When
 //! to open a window, and how long, is decided elsewhere.
 
+mod attached;
 mod calibrate;
 mod chosen;
 mod functions;
@@ -25,11 +26,12 @@ use trainprof_common::{
     },
 };
 
+use self::attached::Together;
 use super::{
     aside::Aside,
     threads,
     uprobe::load,
-    wire::{Packed, Table},
+    wire::{Packed, Table, descriptor},
 };
 
 pub use calibrate::Calibration;
@@ -81,6 +83,10 @@ enum Order {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Notice {
     Calibrated(Calibration),
+    /// Probes are removed one by one, which costs the job more: why.
+    OneByOne {
+        reason: String,
+    },
     /// The allocator that serves a process, and its functions with whether the kernel single-steps their probes.
     Found {
         pid: u32,
@@ -214,9 +220,17 @@ impl AllocProbes {
         for name in [ENTRY, RETURN] {
             keep.push(load(ebpf, name)?);
         }
+        // The kernel checks these for some 20 ms: that is left to the process, and only bound here, while all maps are there.
+        let prepared = Together::prepare(ebpf);
+        keep.extend(
+            prepared
+                .iter()
+                .flat_map(|programs| programs.maps(&[ENTRY, RETURN])),
+        );
         let mut maps = Maps::take(ebpf).ok_or("the eBPF object lacks a map of these probes")?;
         keep.extend(maps.descriptors());
-        let aside = Aside::start(&keep, PATIENCE, |line| serve::serve(ebpf, &mut maps, line))
+        let serve = |line: &_| serve::serve(ebpf, &mut maps, prepared, line);
+        let aside = Aside::start(&keep, PATIENCE, serve)
             .map_err(|error| format!("cannot start a process: {error}"))?;
         Ok(Self { aside, over: false })
     }
@@ -309,17 +323,4 @@ impl Maps {
 
 fn table<K: Wire, V: Wire>(map: Map) -> Option<Table<K, V>> {
     Table::new(map)
-}
-
-fn descriptor(map: &Map) -> Option<std::os::fd::RawFd> {
-    use std::os::fd::{AsFd as _, AsRawFd as _};
-    let (Map::Array(data)
-    | Map::PerCpuArray(data)
-    | Map::HashMap(data)
-    | Map::RingBuf(data)
-    | Map::StackTraceMap(data)) = map
-    else {
-        return None;
-    };
-    Some(data.fd().as_fd().as_raw_fd())
 }

@@ -1,6 +1,6 @@
 //! The process that opens and closes windows.
 //!
-//! That takes capabilities which the collector gives up, and a tenth of a second for each probe that is removed. Its end,
+//! That takes capabilities which the collector gives up, and up to a tenth of a second for probes to be removed. Its end,
 //! however it comes, removes every probe: the kernel closes what it held.
 
 use std::{
@@ -11,10 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aya::{
-    Ebpf,
-    programs::uprobe::{UProbeLink, UProbeScope},
-};
+use aya::Ebpf;
 use trainprof_common::alloc::{
     HIT_COUNTERS, HIT_EMULATED, HIT_RETURN, HIT_STEPPED, LOST_ADDRESS, LOST_CELL, QUICK_NS, Site,
     Window, WindowState,
@@ -22,8 +19,9 @@ use trainprof_common::alloc::{
 use trainprof_common::thread::{State, ThreadState};
 
 use super::{
-    CallSum, Closed, ENTRY, Frame, LifetimeSum, Maps, Notice, Order, RETURN, StackSum, WindowOrder,
-    calibrate::{calibrate, own_cpu_ns},
+    CallSum, Closed, Frame, LifetimeSum, Maps, Notice, Order, StackSum, WindowOrder,
+    attached::{Links, Spot, Together, attach},
+    calibrate::{Calibration, calibrate, own_cpu_ns},
     chosen::{Allocator, Files, Mapping, mappings},
     functions::{CATALOGUE, ESSENTIAL},
     library::Place,
@@ -34,7 +32,7 @@ use crate::{
     kernel::{
         GRACE,
         aside::{Line, Received},
-        uprobe::{attach, raise_descriptor_limit},
+        uprobe::{multi::Relocated, raise_descriptor_limit},
         wire::Packed,
     },
     privilege::{Keep, drop_unneeded},
@@ -65,6 +63,8 @@ const LONG_NOPS: KernelVersion = KernelVersion {
 struct Server<'a> {
     ebpf: &'a mut Ebpf,
     maps: &'a mut Maps,
+    /// Programs for links of many uprobes, where the kernel has these and the calibration could make them.
+    together: Option<Together>,
     line: &'a Line,
     files: Files,
     /// What was told of a process: its allocator's file, or that it has none.
@@ -78,13 +78,20 @@ struct Server<'a> {
     refused: bool,
 }
 
-/// Probes on one process, in the order in which they are removed. The kernel takes a tenth of a second for each, and does one
-/// after the other also when several threads ask: then hits of those that wait would not be counted either.
+/// Probes on one process.
 #[derive(Default)]
 struct Probed {
-    links: Vec<UProbeLink>,
+    links: Links,
     sites: u32,
     returns: u32,
+}
+
+impl Probed {
+    fn add(&mut self, links: Links, spots: &[Spot]) {
+        self.links.put_before(links);
+        self.sites += spots.len() as u32;
+        self.returns += spots.iter().filter(|spot| spot.returns).count() as u32;
+    }
 }
 
 /// CPU time in a part of the time between two looks at it, taken to be even: a window that was full may have been over long
@@ -96,8 +103,8 @@ fn cut(cpu_ns: u64, part: u64, whole: u64) -> u64 {
     (u128::from(cpu_ns) * u128::from(part) / u128::from(whole)) as u64
 }
 
-/// Serves until the line ends. The programs are loaded.
-pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, line: &Line) {
+/// Serves until the line ends. The programs are loaded, but for those `prepared` for links of many uprobes.
+pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, prepared: Result<Relocated, String>, line: &Line) {
     go_first();
     let keep = Keep {
         read_processes: true,
@@ -114,6 +121,7 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, line: &Line) {
     let mut server = Server {
         ebpf,
         maps,
+        together: None,
         line,
         files: Files::new(emulates),
         told: BTreeMap::new(),
@@ -123,6 +131,10 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, line: &Line) {
         address_mask: 0,
         refused: false,
     };
+    match prepared.and_then(|programs| Together::load(&programs)) {
+        Ok(together) => server.together = Some(together),
+        Err(reason) => server.send(&Notice::OneByOne { reason }),
+    }
     loop {
         match line.receive(IDLE) {
             Received::Message(Order::Calibrate) => server.calibrate(),
@@ -141,8 +153,27 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, line: &Line) {
 
 impl Server<'_> {
     fn calibrate(&mut self) {
+        let mut measured = self.measure();
+        if let Err(reason) = &measured
+            && self.together.take().is_some()
+        {
+            self.send(&Notice::OneByOne {
+                reason: reason.clone(),
+            });
+            // Costs are those of the links that windows have.
+            measured = self.measure();
+        }
+        self.stop_counting();
+        self.clear();
+        match measured {
+            Ok(calibration) => self.send(&Notice::Calibrated(calibration)),
+            Err(reason) => self.fail("calibration", reason),
+        }
+    }
+
+    fn measure(&mut self) -> Result<Calibration, String> {
         let maps = &mut self.maps;
-        let measured = calibrate(self.ebpf, || {
+        calibrate(self.ebpf, self.together.as_ref(), || {
             set(
                 maps,
                 Window {
@@ -152,13 +183,7 @@ impl Server<'_> {
                     ..Window::default()
                 },
             );
-        });
-        self.stop_counting();
-        self.clear();
-        match measured {
-            Ok(calibration) => self.send(&Notice::Calibrated(calibration)),
-            Err(reason) => self.fail("calibration", reason),
-        }
+        })
     }
 
     /// Opens a window, waits until it is over, and tells what was seen.
@@ -173,7 +198,8 @@ impl Server<'_> {
             let places = wanted(&allocator.library.places, order);
             self.clear();
             let began = Instant::now();
-            let probed = self.attach(order.pid, &allocator, &places, order.paired);
+            let mut probed = self.attach(order.pid, &allocator, &places, order.paired);
+            let mut removed = Links::default();
             closed.attach_ns = began.elapsed().as_nanos() as u64;
             (closed.sites, closed.returns) = (probed.sites, probed.returns);
             if probed.sites > 0 {
@@ -182,6 +208,9 @@ impl Server<'_> {
                 closed.from = clock::now().0;
                 self.begin(order, closed.from);
                 self.wait(Duration::from_micros(u64::from(order.length_us)));
+                if let Some(together) = &self.together {
+                    removed = together.before_removal();
+                }
                 closed.to = self.stop_counting();
                 closed.cpu_ns = ran
                     .zip(self.cpu_ns(order.pid))
@@ -193,7 +222,8 @@ impl Server<'_> {
                 closed.functions = places.iter().map(|place| place.row as u8).collect();
             }
             let began = Instant::now();
-            drop(probed);
+            removed.put_before(std::mem::take(&mut probed.links));
+            drop(removed);
             closed.detach_ns = began.elapsed().as_nanos() as u64;
             closed.full = self.full_at().is_some();
             self.count_hits(&mut closed);
@@ -243,7 +273,8 @@ impl Server<'_> {
         Some((mappings, found.ok()?))
     }
 
-    /// Attaches. The busiest function comes last and goes first: while others come and go, it costs nothing.
+    /// Attaches, at once where the kernel can. Else the busiest function comes last and goes first: while others come and go,
+    /// it costs nothing.
     fn attach(
         &mut self,
         pid: u32,
@@ -252,54 +283,33 @@ impl Server<'_> {
         paired: bool,
     ) -> Probed {
         let mut probed = Probed::default();
-        let Some(scope) = NonZeroU32::new(pid).map(UProbeScope::OneProcess) else {
+        let Some(process) = NonZeroU32::new(pid) else {
             return probed;
         };
-        for place in places.iter().rev() {
-            let row = &CATALOGUE[place.row];
-            let flag = |on, bit| if on { bit } else { 0 };
-            let cookie = Site {
-                function: place.row as u8,
-                size: row.size,
-                times: row.times,
-                result: row.result,
-                flags: flag(place.steps, Site::STEPS)
-                    | flag(place.not_null, Site::NOT_NULL)
-                    | flag(row.frees, Site::FREES),
-            }
-            .pack();
-            let returns = paired && row.allocates();
-            let programs: &[&'static str] = if returns { &[RETURN, ENTRY] } else { &[ENTRY] };
-            for program in programs {
-                match attach(
-                    self.ebpf,
-                    program,
-                    place.offset,
-                    cookie,
-                    &allocator.path,
-                    scope,
-                ) {
-                    Ok(link) => {
-                        probed.links.insert(0, link);
-                        if *program == ENTRY {
-                            probed.sites += 1;
-                        } else {
-                            probed.returns += 1;
-                        }
-                    }
-                    Err((_, true)) => {
-                        self.refused = true;
-                        self.fail(
-                            "all",
-                            "this kernel lets nobody without CAP_SYS_ADMIN attach uprobes".into(),
-                        );
-                        return probed;
-                    }
-                    Err((error, false)) => {
-                        // The process may just have ended.
-                        if Path::new(&format!("/proc/{pid}")).exists() {
-                            self.fail(row.shown, error);
-                        }
+        let spots: Vec<Spot> = places.iter().map(|place| spot(place, paired)).collect();
+        if let Some(together) = &self.together
+            && let Ok(links) = together.attach(&allocator.path, process, &spots)
+        {
+            probed.add(links, &spots);
+            return probed;
+        }
+        // One place that is refused fails them all: each by itself tells which it is, and why.
+        for (place, spot) in places.iter().zip(&spots).rev() {
+            let together = self.together.as_ref();
+            match attach(self.ebpf, together, &allocator.path, process, spot) {
+                Ok(links) => probed.add(links, std::slice::from_ref(spot)),
+                Err((_, true)) => {
+                    self.refused = true;
+                    self.fail(
+                        "all",
+                        "this kernel lets nobody without CAP_SYS_ADMIN attach uprobes".into(),
+                    );
+                    return probed;
+                }
+                Err((error, false)) => {
+                    // The process may just have ended.
+                    if Path::new(&format!("/proc/{pid}")).exists() {
+                        self.fail(CATALOGUE[place.row].shown, error);
                     }
                 }
             }
@@ -634,6 +644,26 @@ fn wanted(places: &[Place], order: &WindowOrder) -> Vec<Place> {
     others.truncate((order.max_sites.max(1) as usize).saturating_sub(out.len()));
     out.extend(others);
     out
+}
+
+/// Where a place is probed, and what the probe is told there.
+fn spot(place: &Place, paired: bool) -> Spot {
+    let row = &CATALOGUE[place.row];
+    let flag = |on, bit| if on { bit } else { 0 };
+    let site = Site {
+        function: place.row as u8,
+        size: row.size,
+        times: row.times,
+        result: row.result,
+        flags: flag(place.steps, Site::STEPS)
+            | flag(place.not_null, Site::NOT_NULL)
+            | flag(row.frees, Site::FREES),
+    };
+    Spot {
+        offset: place.offset,
+        cookie: site.pack(),
+        returns: paired && row.allocates(),
+    }
 }
 
 fn set(maps: &mut Maps, window: Window) {

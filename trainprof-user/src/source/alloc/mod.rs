@@ -371,6 +371,9 @@ impl Allocs {
     ) {
         match notice {
             Notice::Calibrated(calibration) => self.calibrated(calibration, out),
+            Notice::OneByOne { reason } => {
+                tracing::debug!(%reason, "probes on allocators are removed one by one");
+            }
             Notice::Found {
                 pid,
                 library,
@@ -423,13 +426,19 @@ impl Allocs {
     }
 
     fn calibrated(&mut self, calibration: Calibration, out: &mut Vec<Record>) {
+        tracing::debug!(?calibration, "what a probe on an allocator costs here");
         self.governor.calibrated(Costs {
             emulated_ns: calibration.emulated_ns,
             stepped_ns: calibration.stepped_ns,
             return_ns: calibration.return_ns,
             pause_ns: calibration.pause_ns,
             linger_ns: calibration.linger_ns,
-            removal_ns: calibration.detach_ns,
+            // Where they go all at once, none waits for another.
+            removal_ns: if calibration.together {
+                0
+            } else {
+                calibration.detach_ns
+            },
             own_ns: calibration.own_cpu_ns,
         });
         self.governor.own(calibration.own_cpu_ns * 4);
