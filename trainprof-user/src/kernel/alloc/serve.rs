@@ -622,6 +622,9 @@ impl Server<'_> {
     }
 }
 
+/// Where only one function may be probed, one window in so many is of another one than `malloc`.
+const ANOTHER_EVERY: u32 = 3;
+
 /// The places that a window probes: `malloc` and of the others as many as there may be, in turn; where lifetimes are
 /// followed `malloc` and `free`.
 fn wanted(places: &[Place], order: &WindowOrder) -> Vec<Place> {
@@ -638,7 +641,14 @@ fn wanted(places: &[Place], order: &WindowOrder) -> Vec<Place> {
         .filter(|place| CATALOGUE[place.row].allocates())
         .partition(|place| name(place) == ESSENTIAL);
     if !others.is_empty() {
-        let turn = order.number as usize % others.len();
+        let mut turn = order.number;
+        if order.max_sites <= 1 {
+            turn /= ANOTHER_EVERY;
+            if order.number.is_multiple_of(ANOTHER_EVERY) {
+                out.clear();
+            }
+        }
+        let turn = turn as usize % others.len();
         others.rotate_left(turn);
     }
     others.truncate((order.max_sites.max(1) as usize).saturating_sub(out.len()));
@@ -736,7 +746,45 @@ fn go_first() {
 
 #[cfg(test)]
 mod tests {
-    use super::cut;
+    use super::*;
+
+    #[test]
+    fn every_function_has_its_turn() {
+        let places: Vec<Place> = (0..CATALOGUE.len())
+            .filter(|row| CATALOGUE[*row].allocates())
+            .map(|row| Place {
+                row,
+                offset: 0,
+                steps: false,
+                not_null: false,
+            })
+            .collect();
+        for max_sites in [1, 2, 4] {
+            let order = |number| WindowOrder {
+                number,
+                pid: 1,
+                length_us: 1,
+                max_calls: 1,
+                stack_every: 0,
+                paired: false,
+                max_sites,
+            };
+            let windows: Vec<Vec<Place>> = (1..=60)
+                .map(|number| wanted(&places, &order(number)))
+                .collect();
+            assert!(windows.iter().all(|seen| seen.len() == max_sites as usize));
+            let times = |place: &Place| windows.iter().flatten().filter(|p| *p == place).count();
+            for place in &places {
+                let name = CATALOGUE[place.row].name;
+                let least = if name == ESSENTIAL { 40 } else { 1 };
+                assert!(
+                    times(place) >= least,
+                    "{name} of {max_sites}: {}",
+                    times(place)
+                );
+            }
+        }
+    }
 
     #[test]
     fn cpu_time_ends_with_the_window_and_not_when_it_is_looked_at() {

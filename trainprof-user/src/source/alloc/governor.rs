@@ -33,8 +33,6 @@ const SHORT_US: u32 = 5_000;
 const TOO_FEW_CALLS: u64 = 50;
 /// Length of the window by which it is decided what is given up, seconds.
 const PREDICTED_S: f64 = 0.002;
-/// For how long each probe is hit outside a window, while others go in and out, until that was seen; seconds.
-const OUTSIDE_S: f64 = 0.03;
 /// What a window takes from us beside its probes, until that was seen: reading what was counted; and the first one of a process
 /// more, since its allocator has to be found and read. Nanoseconds of CPU time.
 const OWN_NS: f64 = 2_500_000.0;
@@ -101,6 +99,8 @@ pub struct Costs {
     pub linger_ns: u64,
     /// How long taking one probe away takes us: meanwhile those that go after it are hit.
     pub removal_ns: u64,
+    /// For how long each probe is hit outside a window, while others go in, until that was seen.
+    pub outside_ns: u64,
     /// CPU time of ours for attaching and removing one probe.
     pub own_ns: u64,
 }
@@ -230,6 +230,7 @@ pub struct Governor {
     /// Windows of the last ten seconds: end, process, what was added to one thread.
     recent: VecDeque<(KtimeNs, u32, u64)>,
     next_at: KtimeNs,
+    /// For how long each probe is expected to be hit outside a window, and what a window takes from us beside its probes.
     outside_s: f64,
     own_ns: f64,
     shed: Vec<Shed>,
@@ -261,7 +262,7 @@ impl Governor {
             known: BTreeMap::new(),
             recent: VecDeque::new(),
             next_at: KtimeNs(0),
-            outside_s: OUTSIDE_S,
+            outside_s: 0.0,
             own_ns: OWN_NS,
             shed: Vec::new(),
             totals: Totals::default(),
@@ -279,6 +280,7 @@ impl Governor {
 
     pub fn calibrated(&mut self, costs: Costs) {
         self.costs = Some(costs);
+        self.outside_s = costs.outside_ns as f64 / 1e9;
     }
 
     /// What the calibration itself took from us.

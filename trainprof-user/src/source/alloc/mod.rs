@@ -439,6 +439,8 @@ impl Allocs {
             } else {
                 calibration.detach_ns
             },
+            // Somebody else may have the CPU when attaching is done.
+            outside_ns: 2 * calibration.attach_ns,
             own_ns: calibration.own_cpu_ns,
         });
         self.governor.own(calibration.own_cpu_ns * 4);
