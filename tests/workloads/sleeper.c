@@ -18,7 +18,7 @@
 struct row {
     char name[16], kind[16], waker[16]; /* waker: "interrupt", or the name of the thread that wakes */
     pid_t pid, tid;
-    uint64_t count;
+    uint64_t count; /* of waits: voluntary switches in the calls */
     double seconds, cpu_s;
 };
 static struct row *rows;
@@ -43,13 +43,23 @@ static void burn(double seconds)
             sink += i * 1e-9;
 }
 
+/* How often this thread has left the CPU to wait. A call that finds what it wants does not, and one may do so twice. */
+static uint64_t switches(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_THREAD, &usage))
+        die("getrusage");
+    return usage.ru_nvcsw;
+}
+
 static void *sleep_thread(void *unused)
 {
     begin(SLEEP, "sl-sleep", "sleep", "interrupt");
     for (int i = 0; i < 20 * scale; i++) {
+        uint64_t s = switches();
         double a = now_s();
         sleep_ms(15);
-        rows[SLEEP].seconds += now_s() - a, rows[SLEEP].count++;
+        rows[SLEEP].seconds += now_s() - a, rows[SLEEP].count += switches() - s;
     }
     end(SLEEP);
     return unused;
@@ -62,9 +72,10 @@ static void *poll_thread(void *unused)
         die("pipe");
     struct pollfd p = {silent[0], POLLIN, 0};
     for (int i = 0; i < 12 * scale; i++) {
+        uint64_t s = switches();
         double a = now_s();
         poll(&p, 1, 25);
-        rows[POLL].seconds += now_s() - a, rows[POLL].count++;
+        rows[POLL].seconds += now_s() - a, rows[POLL].count += switches() - s;
     }
     end(POLL);
     return unused;
@@ -75,9 +86,10 @@ static void *holder_thread(void *unused)
 {
     begin(HOLDER, "sl-holder", "sleep", "interrupt");
     for (int i = 0; i < 15 * scale; i++) {
+        uint64_t s = switches();
         double a = now_s();
         sleep_ms(20);
-        rows[HOLDER].seconds += now_s() - a, rows[HOLDER].count++;
+        rows[HOLDER].seconds += now_s() - a, rows[HOLDER].count += switches() - s;
         __atomic_add_fetch(&word, 1, __ATOMIC_SEQ_CST);
         syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     }
@@ -88,9 +100,10 @@ static void *futex_thread(void *unused)
 {
     begin(FUTEX, "sl-futex", "futex", "sl-holder");
     for (uint32_t seen = 0; seen < 15u * scale; seen = __atomic_load_n(&word, __ATOMIC_SEQ_CST)) {
+        uint64_t s = switches();
         double a = now_s();
         if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0) == 0)
-            rows[FUTEX].count++;
+            rows[FUTEX].count += switches() - s;
         rows[FUTEX].seconds += now_s() - a;
     }
     end(FUTEX);
@@ -101,9 +114,10 @@ static void *feeder_thread(void *unused)
 {
     begin(FEEDER, "sl-feeder", "sleep", "interrupt");
     for (int i = 0; i < 20 * scale; i++) {
+        uint64_t s = switches();
         double a = now_s();
         sleep_ms(12);
-        rows[FEEDER].seconds += now_s() - a, rows[FEEDER].count++;
+        rows[FEEDER].seconds += now_s() - a, rows[FEEDER].count += switches() - s;
         if (write(feed_pipe[1], "p", 1) != 1 || send(feed_sock[1], "s", 1, 0) != 1)
             die("feed");
     }
@@ -115,10 +129,11 @@ static void *pipe_thread(void *unused)
     char c;
     begin(PIPE, "sl-pipe", "pipe", "sl-feeder");
     for (int i = 0; i < 20 * scale; i++) {
+        uint64_t s = switches();
         double a = now_s();
         if (read(feed_pipe[0], &c, 1) != 1)
             die("read pipe");
-        rows[PIPE].seconds += now_s() - a, rows[PIPE].count++;
+        rows[PIPE].seconds += now_s() - a, rows[PIPE].count += switches() - s;
     }
     end(PIPE);
     return unused;
@@ -128,10 +143,11 @@ static void *sock_thread(void *unused)
     char c;
     begin(SOCK, "sl-sock", "socket", "sl-feeder");
     for (int i = 0; i < 20 * scale; i++) {
+        uint64_t s = switches();
         double a = now_s();
         if (recv(feed_sock[0], &c, 1, 0) != 1)
             die("recv");
-        rows[SOCK].seconds += now_s() - a, rows[SOCK].count++;
+        rows[SOCK].seconds += now_s() - a, rows[SOCK].count += switches() - s;
     }
     end(SOCK);
     return unused;
@@ -146,9 +162,10 @@ static void *child_thread(void *unused)
             sleep_ms(80);
             _exit(0);
         }
+        uint64_t s = switches();
         double a = now_s();
         waitpid(pid, NULL, 0);
-        rows[CHILD].seconds += now_s() - a, rows[CHILD].count++;
+        rows[CHILD].seconds += now_s() - a, rows[CHILD].count += switches() - s;
     }
     end(CHILD);
     return unused;
@@ -164,9 +181,10 @@ static void *ping_thread(void *unused)
 {
     begin(PING, "sl-ping", "sleep", "interrupt");
     for (int i = 0; i < 20 * scale; i++) {
+        uint64_t s = switches();
         double a = now_s();
         sleep_ms(14);
-        rows[PING].seconds += now_s() - a, rows[PING].count++;
+        rows[PING].seconds += now_s() - a, rows[PING].count += switches() - s;
         if (write(ping_pipe[1], "!", 1) != 1)
             die("ping");
     }
@@ -180,10 +198,11 @@ static void pong_process(void)
     close(ping_pipe[1]);
     begin(PONG, "sl-pong", "pipe", "sl-ping");
     for (int i = 0; i < 20 * scale; i++) {
+        uint64_t s = switches();
         double a = now_s();
         if (read(ping_pipe[0], &c, 1) != 1)
             _exit(1);
-        rows[PONG].seconds += now_s() - a, rows[PONG].count++;
+        rows[PONG].seconds += now_s() - a, rows[PONG].count += switches() - s;
     }
     end(PONG);
     _exit(0);

@@ -61,9 +61,10 @@ pub fn comes(tid: u32) -> Option<*mut ThreadState> {
 
 #[inline(always)]
 fn look_up(known: &mut Running, tid: u32) {
+    // First how many were added: if one is while it is looked up, this is out of date at once.
+    known.followed = control(Control::FOLLOWED);
     known.place = place(tid).map_or(0, |place| place + 1);
     known.tid = tid;
-    known.followed = control(Control::FOLLOWED);
 }
 
 #[inline(always)]
