@@ -28,6 +28,8 @@ pub struct Done {
     pub failed: bool,
     /// Whether `ns` was measured: not when the call had begun before the watch.
     pub timed: bool,
+    /// Kernel time of its return; 0: that was not looked at.
+    pub at: u64,
 }
 
 /// One more call or switch of a followed thread.

@@ -65,6 +65,7 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
         ns: 0,
         failed: false,
         timed: false,
+        at: 0,
     };
     account::operation(&done, &state.fault_object);
     0

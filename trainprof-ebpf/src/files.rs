@@ -210,13 +210,13 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
         ns: 0,
         failed: result < 0,
         timed: matched,
+        at: 0,
     };
     let mut on = Object::default();
-    let mut now = 0;
     if matched {
         // SAFETY: clock helper.
-        now = unsafe { bpf_ktime_get_ns() };
-        done.ns = now.saturating_sub(entered);
+        done.at = unsafe { bpf_ktime_get_ns() };
+        done.ns = done.at.saturating_sub(entered);
         on = state.op_object;
     } else if state.entry_stretch != 0
         && u64::from(state.entry_stretch) == control(Control::ENTRIES)
@@ -234,7 +234,7 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
         };
     }
     // SAFETY: a typed argument.
-    unsafe { finish(state, &info, regs, task, result, now, done, on) };
+    unsafe { finish(state, &info, regs, task, result, done, on) };
     0
 }
 
@@ -260,14 +260,12 @@ unsafe fn descriptors_changed(state: &mut ThreadState, info: &SyscallInfo, regs:
 /// # Safety
 /// `regs` is a typed `struct pt_regs` pointer, `task` the current task.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "inlined")]
 unsafe fn finish(
     state: &mut ThreadState,
     info: &SyscallInfo,
     regs: *const c_void,
     task: *const c_void,
     result: i64,
-    now: u64,
     mut done: Done,
     mut on: Object,
 ) {
@@ -306,12 +304,12 @@ unsafe fn finish(
             emit::lost(Loss::UnresolvedFd);
         }
         let run = account::call(state, &done, &on);
-        touch::note(state, run, &done, &on, now);
+        touch::note(state, run, &done, &on);
         if info.op == COPY && info.fd2 != NO_ARG {
             let onto = object::resolve(state, object::files(task), syscall_arg(regs, info.fd2));
             done.op = COPY_OUT;
             account::operation(&done, &onto);
-            touch::note(state, None, &done, &onto, now);
+            touch::note(state, None, &done, &onto);
         }
     }
 }

@@ -160,6 +160,9 @@ pub fn resolve_opened(state: &mut ThreadState, files: *const c_void, fd: u64) ->
     let Some(described) = SCRATCH_OBJECT.get(0) else {
         return (Object::default(), 0);
     };
+    if described.file == 0 {
+        return (Object::default(), 0);
+    }
     let trusted = alone(files, state);
     let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
     slot.fd = fd as u32;
@@ -254,8 +257,7 @@ extern "C" fn object_of_opened(fd: u64, tgid: u32) -> u32 {
     };
     // SAFETY: a per-CPU slot.
     let out = unsafe { &mut *out };
-    // Zeroed one by one: for the whole the compiler would call a function.
-    (out.file, out.inode, out.object.class) = (0, 0, 0);
+    (out.file, out.inode, out.object) = (0, 0, Object::default());
     // SAFETY: a typed pointer.
     let files = unsafe { files(current_task()) };
     if files.is_null() {
@@ -303,7 +305,7 @@ extern "C" fn object_of_file(file: u64, tgid: u32) -> u32 {
     let (out, blocks) = unsafe { (&mut *out, &mut *blocks) };
     let start = fact!(file_block);
     if !copy_block(file, start, &mut blocks.file) {
-        out.object.class = 0;
+        out.object = Object::default();
         return 0;
     }
     let inode: u64 = in_block(&blocks.file, start, offset!(file_inode));
@@ -341,7 +343,7 @@ fn describe_parts(
 ) -> u32 {
     let start = fact!(inode_block);
     if !copy_block(inode, start, &mut blocks.inode) {
-        out.object.class = 0;
+        out.object = Object::default();
         return 0;
     }
     let mode: u16 = in_block(&blocks.inode, start, offset!(inode_mode));

@@ -36,9 +36,9 @@ const fn bit(op: Op) -> u32 {
 }
 
 /// Notes a finished operation of the current thread when its process is one of the chosen. `run`: which of its runs of like
-/// calls it joined. `at`: kernel time of its return; 0: now.
+/// calls it joined.
 #[inline(always)]
-pub fn note(state: &mut ThreadState, run: Option<usize>, done: &Done, object: &Object, at: u64) {
+pub fn note(state: &mut ThreadState, run: Option<usize>, done: &Done, object: &Object) {
     if !touched(state.tgid) || !noted(done, object) {
         return;
     }
@@ -53,7 +53,7 @@ pub fn note(state: &mut ThreadState, run: Option<usize>, done: &Done, object: &O
     }
     let passed = state.passed.min(u32::from(u16::MAX)) as u16;
     state.passed = 0;
-    let rest = send(done, object, passed, at);
+    let rest = send(done, object, passed);
     if let Some(n) = run {
         state.runs[n & (RUNS - 1)].rest = rest;
     }
@@ -61,9 +61,9 @@ pub fn note(state: &mut ThreadState, run: Option<usize>, done: &Done, object: &O
 
 /// Notes an operation that finished elsewhere.
 #[inline(always)]
-pub fn note_of(tgid: u32, done: &Done, object: &Object, at: u64) {
+pub fn note_of(tgid: u32, done: &Done, object: &Object) {
     if touched(tgid) && noted(done, object) {
-        send(done, object, 0, at);
+        send(done, object, 0);
     }
 }
 
@@ -77,7 +77,7 @@ fn noted(done: &Done, object: &Object) -> bool {
 
 /// Gives how many like calls may be passed over without a look at the clock.
 #[inline(always)]
-fn send(done: &Done, object: &Object, passed: u16, at: u64) -> u32 {
+fn send(done: &Done, object: &Object, passed: u16) -> u32 {
     touch(
         u64::from(done.tid) << 32
             | u64::from(passed) << 16
@@ -86,7 +86,7 @@ fn send(done: &Done, object: &Object, passed: u16, at: u64) -> u32 {
         object.id,
         u64::from(object.dev) << 32 | u64::from(object.fileset),
         done.bytes,
-        at,
+        done.at,
     )
 }
 

@@ -82,8 +82,9 @@ pub fn io_uring_complete(ctx: BtfTracePointContext) -> u32 {
         ns: now.saturating_sub(entry.submitted),
         failed: result < 0,
         timed: true,
+        at: now,
     };
     account::operation(&done, &on);
-    touch::note_of(tgid, &done, &on, now);
+    touch::note_of(tgid, &done, &on);
     0
 }

@@ -110,7 +110,7 @@ fn without(ground: &Ground, place: &Place, options: &Options, turns: u64) -> Res
     };
     // Watched as the other one is: a gain is of like and like.
     let _watch = match &options.trainprof {
-        Some(trainprof) => Some(attached(trainprof, place, &job)?),
+        Some(trainprof) => Some(attach(trainprof, place, &job, &[], &[])?),
         None => None,
     };
     let (begin, before) = (now_ns(), done()?);
@@ -122,23 +122,30 @@ fn without(ground: &Ground, place: &Place, options: &Options, turns: u64) -> Res
     truth(ground, place, begin, end)
 }
 
-/// A trainprof that watches a job until it ends, and is asked nothing.
-fn attached(trainprof: &Path, place: &Place, job: &Process) -> Result<Process> {
-    let argv = [
+/// A trainprof that watches a job from now on: until the job ends, if no option says otherwise.
+fn attach(
+    trainprof: &Path,
+    place: &Place,
+    job: &Process,
+    options: &[String],
+    variables: &[(&str, String)],
+) -> Result<(u64, Process)> {
+    let mut argv = vec![
         trainprof.display().to_string(),
         "attach".to_owned(),
         job.pid().to_string(),
     ];
+    argv.extend_from_slice(options);
     let mut attach = Process::start(
         &argv,
         &place.log,
         &[place.everything.dir().to_owned()],
         Listen::Errors,
         &place.log.join("report.txt"),
-        &[],
+        variables,
     )?;
-    attach.line("trainprof: watching", Duration::from_secs(20))?;
-    Ok(attach)
+    let (begin, _) = attach.line("trainprof: watching", Duration::from_secs(20))?;
+    Ok((begin, attach))
 }
 
 /// Lets a job run for so long, or until it has done enough.
@@ -160,9 +167,6 @@ fn watch(
 ) -> Result<(u64, u64, Option<Value>)> {
     let report = place.log.join("report.json");
     let mut argv: Vec<String> = [
-        &trainprof.display().to_string(),
-        "attach",
-        &job.pid().to_string(),
         "-d",
         &format!("{}s", options.watch_s),
         "--json",
@@ -180,15 +184,7 @@ fn watch(
         argv.push(library.display().to_string());
         variables.push(("FAKE_NVML", state.display().to_string()));
     }
-    let mut attach = Process::start(
-        &argv,
-        &place.log,
-        &[place.everything.dir().to_owned()],
-        Listen::Errors,
-        &place.log.join("report.txt"),
-        &variables,
-    )?;
-    let (begin, _) = attach.line("trainprof: watching", Duration::from_secs(20))?;
+    let (begin, mut attach) = attach(trainprof, place, job, &argv, &variables)?;
     attach
         .finish(Duration::from_secs_f64(options.watch_s + 30.0))
         .context("trainprof")?;

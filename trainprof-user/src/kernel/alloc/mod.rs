@@ -10,6 +10,7 @@ mod functions;
 mod library;
 mod prologue;
 mod serve;
+mod sites;
 
 use std::time::Duration;
 
