@@ -33,7 +33,7 @@ def main():
 
 def cost(spans):
     """The worker sleeps in open and read: that is what goes when the files are quick. Its CPU time there stays."""
-    return spans.behind_waits("open", "read", part="off")
+    return spans.behind_waits("open", "read", part="blocked")
 
 
 if __name__ == "__main__":

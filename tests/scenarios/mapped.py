@@ -34,7 +34,7 @@ def main():
 
 def cost(spans):
     """The worker sleeps in page faults while it adds up a row; the adding itself is CPU time."""
-    return spans.behind_waits("read", part="off")
+    return spans.behind_waits("read", part="blocked")
 
 
 if __name__ == "__main__":

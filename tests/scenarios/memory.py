@@ -12,12 +12,12 @@ def main():
     kept = []
     end = log.now()
     while True:
-        used = log.cpu()
+        used = log.used()
         compute()
         if not job.limit or len(kept) < job.limit:
             kept.append(np.ones(int(job.keep_kb * 256), np.float32))
         done = log.now()
-        log.put("compute", end, done, log.cpu() - used)
+        log.put("compute", end, done, log.used() - used)
         log.put("turn", end, done)
         job.turn_done()
         end = done

@@ -56,10 +56,10 @@ def main():
         end = loop.turns(job, batches, net.train, end)
         if job.evaluate:
             for batch in held_out:
-                used, got = log.cpu(), log.now()
+                used, got = log.used(), log.now()
                 net.evaluate(batch)
                 done = log.now()
-                log.put("compute", got, done, log.cpu() - used)
+                log.put("compute", got, done, log.used() - used)
                 log.put("eval", end, done)
                 end = done
 

@@ -33,7 +33,7 @@ def main():
 
 def cost(spans):
     """The worker sleeps on its socket."""
-    return spans.behind_waits("fetch", part="off")
+    return spans.behind_waits("fetch", part="blocked")
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ def main():
     optimiser = torch.optim.SGD(layer.parameters(), lr=1e-3)
     end = log.now()
     while True:
-        used = log.cpu()
+        used = log.used()
         picked = data[torch.randint(len(data), (int(job.batch),))]
         optimiser.zero_grad()
         layer(picked).square().mean().backward()
         compute()
         optimiser.step()
         done = log.now()
-        log.put("compute", end, done, log.cpu() - used)
+        log.put("compute", end, done, log.used() - used)
         log.put("turn", end, done)
         job.turn_done()
         end = done

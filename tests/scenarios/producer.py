@@ -38,11 +38,11 @@ def main():
     end = log.now()
     while True:
         maker = made.get()
-        got, used = log.now(), log.cpu()
+        got, used = log.now(), log.used()
         compute()
         done = log.now()
         log.put("wait", end, got, tag=maker)
-        log.put("compute", got, done, log.cpu() - used)
+        log.put("compute", got, done, log.used() - used)
         log.put("turn", end, done)
         job.turn_done()
         end = done

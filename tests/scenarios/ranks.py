@@ -28,15 +28,15 @@ def rank(job, number):
     gradient = torch.rand(int(job.gradient_kb * 256))
     end = log.now()
     while True:
-        used = log.cpu()
+        used = log.used()
         compute(job.compute_ms + more)
-        got = log.now()
-        log.put("compute", end, got, log.cpu() - used, tag=number)
+        got, used_got = log.now(), log.used()
+        log.put("compute", end, got, used_got - used, tag=number)
         dist.all_reduce(gradient)
         gradient /= 2
         done = log.now()
         # The tag tells the rank that the other one waits for.
-        log.put("comm", got, done, tag=number)
+        log.put("comm", got, done, log.used() - used_got, tag=number)
         if number != job.late:
             log.put("turn", end, done)
             job.turn_done()
@@ -61,15 +61,15 @@ def main():
 
 
 def late(spans):
-    """Process of the rank that waits least."""
+    """Process of the rank that waits least, and how long the other one does: asleep in the collective."""
     waits = {}
-    for a, b, _, _, pid, _ in spans.of("comm"):
-        waits[pid] = waits.get(pid, 0) + b - a
+    for a, b, parts, _, pid, _ in spans.of("comm"):
+        waits[pid] = waits.get(pid, 0) + (b - a) * parts.share("blocked")
     return min(waits, key=waits.get), max(waits.values())
 
 
 def cost(spans):
-    """What the early rank spends in the collective, its own part of the exchange included."""
+    """What the early rank sleeps in the collective. Its own part of the exchange is work."""
     return late(spans)[1]
 
 

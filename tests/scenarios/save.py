@@ -15,10 +15,10 @@ def main():
     path = os.path.join(job.data, "last.pt")
     end, turn = log.now(), 0
     while True:
-        used = log.cpu()
+        used = log.used()
         compute()
         done = log.now()
-        log.put("compute", end, done, log.cpu() - used)
+        log.put("compute", end, done, log.used() - used)
         turn += 1
         if job.fault and turn % int(job.every) == 0:
             with log.span("save"):

@@ -13,9 +13,9 @@ def main():
     kept = np.zeros(size, np.float32)
     end = log.now()
     while True:
-        used = log.cpu()
+        used = log.used()
         compute()
-        log.put("compute", end, log.now(), log.cpu() - used)
+        log.put("compute", end, log.now(), log.used() - used)
         for _ in range(job.arrays):
             if job.fault:
                 with log.span("alloc"):

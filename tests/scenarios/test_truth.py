@@ -13,13 +13,14 @@ TRAINER, WORKER, OTHER = 10, 20, 30
 
 
 def spans(begin_ms, end_ms, **threads):
-    """threads: pid -> rows of (kind, start ms, end ms, CPU ms, tag)."""
+    """threads: pid -> rows of (kind, start ms, end ms, CPU ms, or that and ms of wanting one, tag)."""
     with tempfile.TemporaryDirectory() as folder:
         for pid, rows in threads.items():
             pid = pid.lstrip("p")
             with open(os.path.join(folder, f"{pid}-{pid}"), "wb") as file:
-                for kind, start, end, used, tag in rows:
-                    file.write(RECORD.pack(CODE[kind], start * MS, end * MS, int(used * MS), tag))
+                for kind, start, end, used, *wanting, tag in rows:
+                    used, wanting = int(used * MS), int(sum(wanting) * MS)
+                    file.write(RECORD.pack(CODE[kind], start * MS, end * MS, used, wanting, tag))
                 file.write(bytes(RECORD.size))
         with open(os.path.join(folder, "turns"), "wb") as file:
             file.write(struct.pack("=q", 3))
@@ -46,6 +47,11 @@ class Truth(unittest.TestCase):
         seen = spans(0, 1000, p10=[("compute", 100, 500, 100, 0)])
         self.assertAlmostEqual(seen.own("compute", part="cpu"), 0.1)
         self.assertAlmostEqual(seen.own("compute", part="off"), 0.3)
+
+    def test_wanting_a_cpu_is_no_waiting(self):
+        seen = spans(0, 1000, p10=[("comm", 100, 500, 100, 50, 0)])
+        self.assertAlmostEqual(seen.own("comm", part="off"), 0.3)
+        self.assertAlmostEqual(seen.own("comm", part="blocked"), 0.25)
 
     def test_spans_that_overlap_count_once(self):
         seen = spans(

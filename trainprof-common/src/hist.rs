@@ -7,31 +7,20 @@ pub const SIZE_BUCKETS: usize = 40;
 /// Latencies are counted in units of `1 << LATENCY_SHIFT` ns.
 const LATENCY_SHIFT: u32 = 6;
 
-/// Position of the highest set bit; 0 for 0. BPF has no such instruction before cpu v4.
+/// How many bits a number has: position of the highest set bit and 1; 0 for 0. Without a branch, which the kernel's verifier
+/// would follow both ways; BPF has no such instruction before cpu v4. (Warren, Hacker's Delight, 5-1 and 5-3.)
 #[inline(always)]
-fn log2(mut v: u64) -> u32 {
-    let mut r = 0;
-    if v >> 32 != 0 {
-        v >>= 32;
-        r += 32;
-    }
-    if v >> 16 != 0 {
-        v >>= 16;
-        r += 16;
-    }
-    if v >> 8 != 0 {
-        v >>= 8;
-        r += 8;
-    }
-    if v >> 4 != 0 {
-        v >>= 4;
-        r += 4;
-    }
-    if v >> 2 != 0 {
-        v >>= 2;
-        r += 2;
-    }
-    r + (v >> 1) as u32
+const fn bits(mut v: u64) -> u32 {
+    v |= v >> 1;
+    v |= v >> 2;
+    v |= v >> 4;
+    v |= v >> 8;
+    v |= v >> 16;
+    v |= v >> 32;
+    v -= (v >> 1) & 0x5555_5555_5555_5555;
+    v = (v & 0x3333_3333_3333_3333) + ((v >> 2) & 0x3333_3333_3333_3333);
+    v = (v + (v >> 4)) & 0x0f0f_0f0f_0f0f_0f0f;
+    (v.wrapping_mul(0x0101_0101_0101_0101) >> 56) as u32
 }
 
 /// The bucket that a latency in nanoseconds falls into.
@@ -41,7 +30,7 @@ pub fn latency_bucket(ns: u64) -> u32 {
     if v < 4 {
         return v as u32;
     }
-    let e = log2(v);
+    let e = bits(v) - 1;
     let bucket = (e - 1) * 4 + ((v >> (e - 2)) & 3) as u32;
     if bucket < LATENCY_BUCKETS as u32 {
         bucket
@@ -68,10 +57,7 @@ pub const fn latency_range(bucket: usize) -> (u64, u64) {
 /// The bucket that a size in bytes falls into.
 #[inline(always)]
 pub fn size_bucket(bytes: u64) -> u32 {
-    if bytes == 0 {
-        return 0;
-    }
-    let bucket = log2(bytes) + 1;
+    let bucket = bits(bytes);
     if bucket < SIZE_BUCKETS as u32 {
         bucket
     } else {
@@ -87,6 +73,14 @@ pub const fn size_low(bucket: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bits_are_counted() {
+        for v in (0..64).flat_map(|n| [(1_u64 << n) - 1, 1 << n, (1 << n) + 1]) {
+            assert_eq!(bits(v), 64 - v.leading_zeros(), "{v:#x}");
+        }
+        assert_eq!(bits(u64::MAX), 64);
+    }
 
     #[test]
     fn latency_buckets_tile_the_axis() {

@@ -34,61 +34,6 @@ pub struct CachedFd {
 }
 crate::wire!(CachedFd, 48);
 
-/// Kinds of calls that a thread keeps runs of at once; a power of two.
-pub const RUNS: usize = 4;
-
-/// Like calls of a thread that are not in their [`crate::cell::OpCell`] yet: the same operation on the same file set,
-/// with sizes of the same bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct CallRun {
-    pub fileset: u32,
-    pub dev: u32,
-    /// See [`CallRun::what`].
-    pub what: u32,
-    /// 0: there are none.
-    pub count: u32,
-    pub bytes: u64,
-    /// So many more of them are not looked at to be noted one by one.
-    pub rest: u32,
-    pub pad: u32,
-}
-crate::wire!(CallRun, 32);
-
-impl CallRun {
-    /// Operation, class, half of the aggregates that they belong to, and size bucket in one word.
-    #[inline(always)]
-    pub const fn what(op: u8, class: u8, half: u8, bucket: u8) -> u32 {
-        op as u32 | (class as u32) << 8 | (half as u32) << 16 | (bucket as u32) << 24
-    }
-
-    #[inline(always)]
-    pub const fn op(what: u32) -> u8 {
-        what as u8
-    }
-
-    #[inline(always)]
-    pub const fn class(what: u32) -> u8 {
-        (what >> 8) as u8
-    }
-
-    #[inline(always)]
-    pub const fn half(what: u32) -> u8 {
-        (what >> 16) as u8
-    }
-
-    #[inline(always)]
-    pub const fn bucket(what: u32) -> u8 {
-        (what >> 24) as u8
-    }
-
-    /// Whether `bytes` falls into a size bucket: what [`crate::hist::size_bucket`] says of all but the last one.
-    #[inline(always)]
-    pub const fn in_bucket(bytes: u64, bucket: u8) -> bool {
-        (bytes << 1) >> (bucket & 63) == (bucket != 0) as u64 && bytes >> 63 == 0
-    }
-}
-
 /// Scheduling state. A thread is in exactly one at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -185,13 +130,10 @@ pub struct ThreadState {
     pub op_nr: u32,
     /// In which stretch of shown entries the last one was seen; 0: none yet.
     pub entry_stretch: u32,
-    /// 1: there may be calls in `runs`.
-    pub in_runs: u32,
     /// Calls that were not looked at to be noted one by one, since the last that was.
     pub passed: u32,
     /// Times that it was put off the CPU, or yielded it.
     pub preemptions: u32,
-    pub pad: u32,
     /// Nanoseconds that it then waited for its next turn.
     pub preempted_ns: u64,
     /// Inode for which `fault_object` was resolved.
@@ -205,14 +147,10 @@ pub struct ThreadState {
     /// Page faults and storage bytes when the thread began to be followed.
     pub base: TaskCounters,
     pub fds: [CachedFd; FD_CACHE],
-    /// Untimed calls, by the lower bits of their operation.
-    pub runs: [CallRun; RUNS],
-    /// When a wait last put them into their cells.
-    pub runs_at: u64,
 }
 crate::wire!(
     ThreadState,
-    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 16 + 8 + 8 + 24 + 8 + 8 + 32 + 48 * FD_CACHE + 32 * RUNS + 8
+    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 32 + 48 * FD_CACHE
 );
 
 /// Counters that the kernel keeps for every thread anyway.
@@ -267,36 +205,3 @@ pub struct EndedKey {
     pub pad: u32,
 }
 crate::wire!(EndedKey, 16);
-
-#[cfg(test)]
-mod tests {
-    use super::CallRun;
-    use crate::hist::{SIZE_BUCKETS, size_bucket};
-
-    #[test]
-    fn a_runs_bucket_is_the_histograms() {
-        let sizes = (0..62).flat_map(|n| [(1_u64 << n) - 1, 1 << n, (1 << n) + 1]);
-        for bytes in sizes.chain([u64::MAX, 1 << 63]) {
-            for bucket in 0..SIZE_BUCKETS - 1 {
-                let same = size_bucket(bytes) as usize == bucket;
-                assert_eq!(
-                    CallRun::in_bucket(bytes, bucket as u8),
-                    same,
-                    "{bytes} {bucket}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn what_a_run_is_of_can_be_read_back() {
-        let what = CallRun::what(3, 9, 1, 38);
-        let parts = (
-            CallRun::op(what),
-            CallRun::class(what),
-            CallRun::half(what),
-            CallRun::bucket(what),
-        );
-        assert_eq!(parts, (3, 9, 1, 38));
-    }
-}

@@ -9,13 +9,13 @@ use trainprof_common::{
     hist::{LATENCY_BUCKETS, SIZE_BUCKETS, latency_bucket, size_bucket},
     loss::Loss,
     op::Op,
-    thread::{CallRun, Object, RUNS, ThreadState},
+    run::{CallRun, WAYS},
+    thread::Object,
 };
 
 use crate::{
     emit,
-    follow::thread,
-    maps::{Control, OPS_A, OPS_B, PACE, SCRATCH_CELL, WAITS_A, WAITS_B, control},
+    maps::{Control, OPS_A, OPS_B, PACE, RUNS, SCRATCH_CELL, WAITS_A, WAITS_B, control},
 };
 
 /// One finished operation.
@@ -41,9 +41,6 @@ pub fn pace() {
     }
 }
 
-/// A thread that waits puts its runs of like calls into their cells when they have been gathering for so long.
-const RUNS_NS: u64 = 10_000_000;
-
 /// The half of the aggregates that is written into; `None` once the watch has ended.
 #[inline(always)]
 fn half() -> Option<u8> {
@@ -52,113 +49,71 @@ fn half() -> Option<u8> {
 }
 
 /// Counts a call of the current thread. Those that were not timed gather in runs, which cost less than cells: very many
-/// calls are made when calls are not timed. Gives which run of like calls it joined.
+/// calls are made when calls are not timed. Gives the run of like calls that it joined.
 #[inline(always)]
-pub fn call(state: &mut ThreadState, done: &Done, object: &Object) -> Option<usize> {
+pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
     if done.timed || done.failed {
-        if state.in_runs != 0 {
-            end_runs(done.tid);
-        }
         operation(done, object);
         return None;
     }
     let half = half()?;
-    let n = done.op as usize & (RUNS - 1);
-    let run = &mut state.runs[n];
-    let bucket = CallRun::bucket(run.what);
-    let like = CallRun::what(done.op, object.class as u8, half, bucket);
-    if run.what == like
-        && run.fileset == object.fileset
-        && run.dev == object.dev
-        && run.count.wrapping_sub(1) < u32::MAX - 1
-        && CallRun::in_bucket(done.bytes, bucket)
-    {
-        run.count += 1;
-        run.bytes += done.bytes;
-        return Some(n);
-    }
-    end_run(run, done.tid);
-    let bucket = bucket_of_size(done.bytes) as u8;
-    *run = CallRun {
-        fileset: object.fileset,
-        dev: object.dev,
-        what: CallRun::what(done.op, object.class as u8, half, bucket),
+    let table = RUNS.get_ptr_mut(u32::from(half))?;
+    let bucket = size_bucket(done.bytes) as u8;
+    let one = CallRun {
+        who: CallRun::who(done.tid, done.op, object.class as u8, bucket),
+        whence: CallRun::whence(object.dev, object.fileset),
         count: 1,
-        bytes: done.bytes,
         rest: 0,
-        pad: 0,
+        bytes: done.bytes,
     };
-    state.in_runs = 1;
-    None
-}
-
-/// The current thread begins to wait.
-#[inline(always)]
-pub fn waits(state: &mut ThreadState, tid: u32, now: u64) {
-    if state.in_runs != 0 && now.saturating_sub(state.runs_at) > RUNS_NS {
-        state.runs_at = now;
-        end_runs(tid);
+    // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
+    let set = unsafe { &mut (*table).sets[one.set()] };
+    let mut at = WAYS;
+    let (mut shortest, mut least) = (0, u32::MAX);
+    for (n, run) in set.iter().enumerate() {
+        if run.like(&one) && run.count < u32::MAX {
+            at = n;
+            break;
+        }
+        if run.count < least {
+            (shortest, least) = (n, run.count);
+        }
     }
-}
-
-/// Puts the runs of like calls of a followed thread into their cells.
-#[inline(always)]
-pub fn end_runs(tid: u32) {
-    put_runs(tid);
-}
-
-// This and the next ones are global functions: the verifier looks at each once, and not again on every path that leads
-// to a call of it.
-
-#[inline(never)]
-#[unsafe(no_mangle)]
-extern "C" fn put_runs(tid: u32) -> u32 {
-    let Some(state) = thread(tid) else {
-        return 0;
-    };
-    // SAFETY: called by probes of this thread alone; the entry outlives this program.
-    let state = unsafe { &mut *state };
-    if half().is_none() {
-        return 0;
+    if at < WAYS {
+        let run = &mut set[at & (WAYS - 1)];
+        run.count += 1;
+        run.bytes += one.bytes;
+        return Some(run);
     }
-    state.in_runs = 0;
-    for run in &mut state.runs {
-        end_run(run, tid);
-        run.count = 0;
-    }
-    0
-}
-
-#[inline(always)]
-fn end_run(run: &CallRun, tid: u32) {
+    let run = &mut set[shortest & (WAYS - 1)];
     if run.count != 0 {
         add_run(
-            u64::from(tid) << 32 | u64::from(run.count),
-            u64::from(run.dev) << 32 | u64::from(run.fileset),
-            run.what,
+            run.who,
+            run.whence,
+            u64::from(half) << 32 | u64::from(run.count),
             run.bytes,
         );
     }
+    *run = one;
+    Some(run)
 }
 
-// `who` is thread and count, `whence` device and file set.
+// A global function: the verifier looks at it once, and not again on every path that leads to a call of it. `counted` is the
+// half of the aggregates and how many calls there were.
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn add_run(who: u64, whence: u64, what: u32, bytes: u64) -> u32 {
-    let key = OpKey {
-        tid: (who >> 32) as u32,
-        fileset: whence as u32,
-        dev: (whence >> 32) as u32,
-        op: CallRun::op(what),
-        class: CallRun::class(what),
-        pad: 0,
+extern "C" fn add_run(who: u64, whence: u64, counted: u64, bytes: u64) -> u32 {
+    let run = CallRun {
+        who,
+        whence,
+        ..CallRun::default()
     };
-    let count = who as u32;
-    let Some(cell) = op_cell(&key, CallRun::half(what)) else {
+    let count = counted as u32;
+    let Some(cell) = op_cell(&run.key(), (counted >> 32) as u8) else {
         emit::lost_many(Loss::OpCellsFull, u64::from(count));
         return 0;
     };
-    let size = black_box(u32::from(CallRun::bucket(what))) as usize;
+    let size = black_box(u32::from(run.bucket())) as usize;
     // SAFETY: one writer per key; the index is bounded.
     unsafe {
         (*cell).count += u64::from(count);
@@ -212,7 +167,7 @@ extern "C" fn add_operation(who: u64, whence: u64, ns: u64, bytes: u64) -> u32 {
     } else {
         LATENCY_BUCKETS
     };
-    let size = black_box(bucket_of_size(bytes)) as usize;
+    let size = black_box(size_bucket(bytes)) as usize;
     // SAFETY: one writer per key; both indices are bounded by the comparisons.
     unsafe {
         (*cell).count += 1;
@@ -229,19 +184,13 @@ extern "C" fn add_operation(who: u64, whence: u64, ns: u64, bytes: u64) -> u32 {
     0
 }
 
-// Their branches are looked at once by the verifier, since these are global functions; inlined, they would
-// multiply with those of every caller.
+// Its branches are looked at once by the verifier, since this is a global function; inlined, they would multiply with those
+// of every caller.
 
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn bucket_of_latency(ns: u64) -> u32 {
     latency_bucket(ns)
-}
-
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub extern "C" fn bucket_of_size(bytes: u64) -> u32 {
-    size_bucket(bytes)
 }
 
 #[inline(always)]

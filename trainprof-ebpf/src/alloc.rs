@@ -22,10 +22,10 @@ use trainprof_common::{
         LOST_ADDRESS, LOST_CELL, MemoryKey, NO_ARG, Pending, QUICK_NS, Site, Window,
     },
     arch,
+    hist::size_bucket,
 };
 
 use crate::{
-    account::bucket_of_size,
     kernel::{current_ids, member},
     maps::{
         ALLOC_CALLERS, ALLOC_CALLS, ALLOC_FULL, ALLOC_HITS, ALLOC_LIFETIMES, ALLOC_LIVE,
@@ -149,7 +149,7 @@ fn called(window: *mut Window, tid: u32, function: u8, bytes: u64) {
         function: u32::from(function),
     };
     // The compiler knows what it can be, the verifier does not: the comparison in `add` must stay.
-    let bucket = black_box(bucket_of_size(bytes)) as usize;
+    let bucket = black_box(size_bucket(bytes)) as usize;
     if let Some(cell) = ALLOC_CALLS.get_ptr_mut(key) {
         // SAFETY: the entry stays valid inside this program's RCU section, and only this thread writes it.
         let cell = unsafe { &mut *cell };
@@ -305,7 +305,7 @@ fn gave_back(tgid: u32, address: u64) {
         all.quick += 1;
         all.quick_bytes += allocated.size;
     }
-    if let Some(n) = all.ns.get_mut(black_box(bucket_of_size(ns)) as usize) {
+    if let Some(n) = all.ns.get_mut(black_box(size_bucket(ns)) as usize) {
         *n += 1;
     }
 }

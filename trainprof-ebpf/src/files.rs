@@ -15,7 +15,7 @@ use trainprof_common::{
 use crate::{
     account::{self, Done},
     emit, fileset,
-    follow::running,
+    follow::calling,
     kernel::{current_task, member, offset, syscall_arg, syscall_nr},
     maps::{BREAKS, Control, control, syscall},
     object, touch,
@@ -58,18 +58,15 @@ pub fn sys_enter(ctx: BtfTracePointContext) -> u32 {
     if info.op == 0 {
         return 0;
     }
-    let task = current_task();
-    // SAFETY: a typed pointer.
-    let tid = unsafe { member(task, offset!(task_pid)) };
-    let Some(state) = running(tid) else {
+    let Some((state, _)) = calling(regs) else {
         return 0;
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
     let state = unsafe { &mut *state };
     // SAFETY: a typed argument.
-    state.op_object = unsafe { target(state, &info, regs, task) };
+    state.op_object = unsafe { target(state, &info, regs) };
     if info.op == BRK {
-        state.op_object.id = program_break(task);
+        state.op_object.id = program_break(current_task());
     }
     state.op_nr = nr as u32;
     state.entry_stretch = stretch;
@@ -107,14 +104,9 @@ pub unsafe fn on_descriptor(info: &SyscallInfo, regs: *const c_void) -> bool {
 /// The object that a call is on: its descriptor's, or none.
 ///
 /// # Safety
-/// `regs` is a typed `struct pt_regs` pointer, `task` the current task.
+/// `regs` is a typed `struct pt_regs` pointer.
 #[inline(always)]
-unsafe fn target(
-    state: &mut ThreadState,
-    info: &SyscallInfo,
-    regs: *const c_void,
-    task: *const c_void,
-) -> Object {
+unsafe fn target(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_void) -> Object {
     // SAFETY: as promised by the caller.
     unsafe {
         if on_memory(info, regs) {
@@ -123,7 +115,7 @@ unsafe fn target(
                 ..Object::default()
             }
         } else if on_descriptor(info, regs) {
-            object::resolve(state, object::files(task), syscall_arg(regs, info.fd))
+            object::resolve(state, syscall_arg(regs, info.fd))
         } else {
             Object::default()
         }
@@ -186,10 +178,7 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
     let Some(info) = known(nr) else {
         return 0;
     };
-    let task = current_task();
-    // SAFETY: a typed pointer.
-    let tid = unsafe { member(task, offset!(task_pid)) };
-    let Some(state) = running(tid) else {
+    let Some((state, tid)) = calling(regs) else {
         return 0;
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
@@ -227,14 +216,14 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
         // SAFETY: a typed argument.
         on = unsafe {
             if info.op == CLOSE {
-                object::resolve_closed(state, object::files(task), syscall_arg(regs, info.fd))
+                object::resolve_closed(state, syscall_arg(regs, info.fd))
             } else {
-                target(state, &info, regs, task)
+                target(state, &info, regs)
             }
         };
     }
     // SAFETY: a typed argument.
-    unsafe { finish(state, &info, regs, task, result, done, on) };
+    unsafe { finish(state, &info, regs, result, done, on) };
     0
 }
 
@@ -258,13 +247,12 @@ unsafe fn descriptors_changed(state: &mut ThreadState, info: &SyscallInfo, regs:
 /// Counts a call that has returned.
 ///
 /// # Safety
-/// `regs` is a typed `struct pt_regs` pointer, `task` the current task.
+/// `regs` is a typed `struct pt_regs` pointer.
 #[inline(always)]
 unsafe fn finish(
     state: &mut ThreadState,
     info: &SyscallInfo,
     regs: *const c_void,
-    task: *const c_void,
     result: i64,
     mut done: Done,
     mut on: Object,
@@ -275,7 +263,7 @@ unsafe fn finish(
             object::forget(state, syscall_arg(regs, info.fd));
         } else if info.op == OPEN && !done.failed {
             let size;
-            (on, size) = object::resolve_opened(state, object::files(task), result as u64);
+            (on, size) = object::resolve_opened(state, result as u64);
             if on.class == Class::File as u32 || on.class == Class::Tmpfs as u32 {
                 done.bytes = size;
             }
@@ -303,10 +291,10 @@ unsafe fn finish(
         {
             emit::lost(Loss::UnresolvedFd);
         }
-        let run = account::call(state, &done, &on);
+        let run = account::call(&done, &on);
         touch::note(state, run, &done, &on);
         if info.op == COPY && info.fd2 != NO_ARG {
-            let onto = object::resolve(state, object::files(task), syscall_arg(regs, info.fd2));
+            let onto = object::resolve(state, syscall_arg(regs, info.fd2));
             done.op = COPY_OUT;
             account::operation(&done, &onto);
             touch::note(state, None, &done, &onto);

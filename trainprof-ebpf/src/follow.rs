@@ -1,6 +1,6 @@
 //! The follow set: threads made by followed threads are followed from their first moment on.
 
-use core::ffi::c_void;
+use core::{ffi::c_void, hint::black_box};
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST, helpers::bpf_ktime_get_ns, macros::btf_tracepoint,
@@ -14,8 +14,8 @@ use trainprof_common::{
 };
 
 use crate::{
-    account, emit, files, gpu,
-    kernel::{current_ids, member, offset, peek},
+    emit, files, gpu,
+    kernel::{current_ids, current_task, member, offset, peek},
     maps::{Control, ENDED, FREE_PLACES, RUNNING, Running, STATES, THREADS, control},
     object, touch,
 };
@@ -46,13 +46,27 @@ pub fn running(tid: u32) -> Option<*mut ThreadState> {
     state_of(known)
 }
 
+/// The thread that makes a system call, if it is followed, and its id. `regs`: what it entered the kernel with.
+#[inline(always)]
+pub fn calling(regs: *const c_void) -> Option<(*mut ThreadState, u32)> {
+    // SAFETY: as in `running`.
+    let known = unsafe { &mut *RUNNING.get_ptr_mut(0)? };
+    if known.regs != black_box(regs) as u64 || known.followed != control(Control::FOLLOWED) {
+        // SAFETY: a typed pointer.
+        let tid = unsafe { member(current_task(), offset!(task_pid)) };
+        look_up(known, tid);
+        known.regs = black_box(regs) as u64;
+    }
+    Some((state_of(known)?, known.tid))
+}
+
 /// A thread comes onto this CPU; its state, if it is followed.
 #[inline(always)]
 pub fn comes(tid: u32) -> Option<*mut ThreadState> {
     // SAFETY: as in `running`; interrupts are off in a switch.
     let known = unsafe { &mut *RUNNING.get_ptr_mut(0)? };
     if tid == 0 {
-        (known.tid, known.place) = (0, 0);
+        (known.tid, known.place, known.regs) = (0, 0, 0);
         return None;
     }
     look_up(known, tid);
@@ -65,6 +79,7 @@ fn look_up(known: &mut Running, tid: u32) {
     known.followed = control(Control::FOLLOWED);
     known.place = place(tid).map_or(0, |place| place + 1);
     known.tid = tid;
+    known.regs = 0;
 }
 
 #[inline(always)]
@@ -80,7 +95,7 @@ fn state_of(known: &Running) -> Option<*mut ThreadState> {
 fn forget_running(tid: u32) {
     if let Some(known) = RUNNING.get_ptr_mut(0) {
         // SAFETY: as in `running`.
-        unsafe { ((*known).tid, (*known).place) = (tid, 0) };
+        unsafe { ((*known).tid, (*known).place, (*known).regs) = (tid, 0, 0) };
     }
 }
 
@@ -309,7 +324,6 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
     {
         emit::lost(Loss::EndedFull);
     }
-    account::end_runs(tid);
     if let Some(place) = place(tid) {
         let _ = THREADS.remove(tid);
         free(place);

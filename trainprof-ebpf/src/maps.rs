@@ -18,6 +18,7 @@ use trainprof_common::{
     loss::Loss,
     offsets::BLOCK_BYTES,
     op::{MAX_SYSCALLS, SyscallInfo},
+    run::RunTable,
     thread::{Described, EndedKey, EndedThread, ThreadState},
     touch::{self, TouchState},
 };
@@ -45,6 +46,9 @@ pub struct Running {
     pub place: u32,
     /// [`Control::FOLLOWED`] at that time: an older one means nothing.
     pub followed: u64,
+    /// Where its last system call left the registers; 0: it made none since it came. They lie on the thread's own kernel
+    /// stack, so a call with the same ones is the same thread's.
+    pub regs: u64,
 }
 
 /// Threads that ended since the last drain.
@@ -56,6 +60,9 @@ pub static ENDED: HashMap<EndedKey, EndedThread> =
 pub static OPS_A: HashMap<OpKey, OpCell> = HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
 #[map]
 pub static OPS_B: HashMap<OpKey, OpCell> = HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
+/// Calls that did not get into those cells, by half of the aggregates.
+#[map]
+pub static RUNS: PerCpuArray<RunTable> = PerCpuArray::with_max_entries(2, 0);
 #[map]
 pub static WAITS_A: HashMap<WaitKey, WaitCell> =
     HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);

@@ -34,24 +34,31 @@ mod magic {
     pub const ANON_INODE: u64 = 0x0904_1934;
 }
 
-/// The `struct files_struct` of a task; may be null.
-///
-/// # Safety
-/// `task` is a typed `struct task_struct` pointer.
+/// The table of descriptors (`struct files_struct`) of the current task; may be null.
 #[inline(always)]
-pub unsafe fn files(task: *const c_void) -> *const c_void {
-    // SAFETY: as promised by the caller.
-    unsafe { member(task, offset!(task_files)) }
+fn files() -> *const c_void {
+    // SAFETY: a typed pointer.
+    unsafe { member(current_task(), offset!(task_files)) }
 }
 
-/// Whether the current task alone uses its table of descriptors: then nobody else changes it. 1 or 0.
+/// Whether the current task alone uses its table of descriptors. 1 or 0.
 #[inline(always)]
-fn alone(files: *const c_void, state: &ThreadState) -> u32 {
-    if offset!(files_count) == MISSING || state.flags & USES_RING != 0 || files.is_null() {
+fn alone(files: *const c_void) -> u32 {
+    if offset!(files_count) == MISSING || files.is_null() {
         return 0;
     }
     // SAFETY: a typed pointer.
     u32::from(unsafe { member::<u32>(files, offset!(files_count)) } == 1)
+}
+
+/// Whether a new entry of the cache may be trusted. `alone`: what that says.
+#[inline(always)]
+fn may_trust(state: &ThreadState, alone: u32) -> u32 {
+    if state.flags & USES_RING != 0 {
+        0
+    } else {
+        alone
+    }
 }
 
 /// The `struct file` behind a descriptor, or 0.
@@ -119,30 +126,31 @@ unsafe fn near_file(files: *const c_void, fd: u64) -> *const c_void {
     }
 }
 
-/// What is known of a descriptor without a look at the kernel's tables.
+/// What is known of a descriptor without a look at the kernel's tables: the thread was alone with its table when the entry
+/// was made, and whatever may have changed since made us forget it ([`forget`], [`forget_all`]).
 #[inline(always)]
-fn trusted(state: &ThreadState, alone: u32, fd: u64) -> Option<Object> {
+fn trusted(state: &ThreadState, fd: u64) -> Option<Object> {
     let slot = &state.fds[fd as usize & (FD_CACHE - 1)];
-    (alone & slot.trusted != 0 && slot.fd == fd as u32).then_some(slot.object)
+    (slot.trusted != 0 && slot.fd == fd as u32).then_some(slot.object)
 }
 
-/// What a descriptor of the current task refers to; class `Unknown` when it refers to nothing. `files`: [`files`] of it.
+/// What a descriptor of the current task refers to; class `Unknown` when it refers to nothing.
 #[inline(always)]
-pub fn resolve(state: &mut ThreadState, files: *const c_void, fd: u64) -> Object {
-    let alone = alone(files, state);
-    if let Some(object) = trusted(state, alone, fd) {
+pub fn resolve(state: &mut ThreadState, fd: u64) -> Object {
+    if let Some(object) = trusted(state, fd) {
         return object;
     }
-    find_file(fd);
+    let alone = find_file(fd);
     let (file, inode) = SCRATCH_OBJECT
         .get(0)
         .map_or((0, 0), |found| (found.file, found.inode));
     if file == 0 {
         return Object::default();
     }
+    let trust = may_trust(state, alone);
     let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
     slot.fd = fd as u32;
-    slot.trusted = alone;
+    slot.trusted = trust;
     if slot.file == file && slot.inode == inode {
         return slot.object;
     }
@@ -155,18 +163,18 @@ pub fn resolve(state: &mut ThreadState, files: *const c_void, fd: u64) -> Object
 
 /// What a descriptor of the current task that was just opened refers to, and the size of the file in bytes.
 #[inline(always)]
-pub fn resolve_opened(state: &mut ThreadState, files: *const c_void, fd: u64) -> (Object, u64) {
-    object_of_opened(fd, state.tgid);
+pub fn resolve_opened(state: &mut ThreadState, fd: u64) -> (Object, u64) {
+    let alone = object_of_opened(fd, state.tgid);
     let Some(described) = SCRATCH_OBJECT.get(0) else {
         return (Object::default(), 0);
     };
     if described.file == 0 {
         return (Object::default(), 0);
     }
-    let trusted = alone(files, state);
+    let trust = may_trust(state, alone);
     let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
     slot.fd = fd as u32;
-    slot.trusted = trusted;
+    slot.trusted = trust;
     slot.file = described.file;
     slot.inode = described.inode;
     slot.object = described.object;
@@ -175,9 +183,8 @@ pub fn resolve_opened(state: &mut ThreadState, files: *const c_void, fd: u64) ->
 
 /// What a descriptor that the current task has just closed referred to; class `Unknown` when that is not sure.
 #[inline(always)]
-pub fn resolve_closed(state: &mut ThreadState, files: *const c_void, fd: u64) -> Object {
-    let alone = alone(files, state);
-    trusted(state, alone, fd).unwrap_or_default()
+pub fn resolve_closed(state: &mut ThreadState, fd: u64) -> Object {
+    trusted(state, fd).unwrap_or_default()
 }
 
 /// A descriptor may refer to something else from now on.
@@ -219,7 +226,7 @@ fn described_object() -> Object {
 // The next ones leave their result in per-CPU scratch and take nothing but numbers: as global functions they
 // are verified once, not at every call.
 
-/// Finds the `struct file` behind a descriptor of the current task, and its inode; none: 0.
+/// Finds the `struct file` behind a descriptor of the current task, and its inode; none: 0. Gives [`alone`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn find_file(fd: u64) -> u32 {
@@ -229,8 +236,7 @@ extern "C" fn find_file(fd: u64) -> u32 {
     // SAFETY: a per-CPU slot.
     let out = unsafe { &mut *out };
     out.file = 0;
-    // SAFETY: a typed pointer.
-    let files = unsafe { files(current_task()) };
+    let files = files();
     if files.is_null() {
         return 0;
     }
@@ -245,10 +251,10 @@ extern "C" fn find_file(fd: u64) -> u32 {
             out.file = near as u64;
         }
     }
-    0
+    alone(files)
 }
 
-/// What a descriptor that was just opened refers to.
+/// What a descriptor that was just opened refers to; nothing: its file is 0. Gives [`alone`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn object_of_opened(fd: u64, tgid: u32) -> u32 {
@@ -257,9 +263,8 @@ extern "C" fn object_of_opened(fd: u64, tgid: u32) -> u32 {
     };
     // SAFETY: a per-CPU slot.
     let out = unsafe { &mut *out };
-    (out.file, out.inode, out.object) = (0, 0, Object::default());
-    // SAFETY: a typed pointer.
-    let files = unsafe { files(current_task()) };
+    out.file = 0;
+    let files = files();
     if files.is_null() {
         return 0;
     }
@@ -269,18 +274,17 @@ extern "C" fn object_of_opened(fd: u64, tgid: u32) -> u32 {
         if file.is_null() {
             let file = file_of(files, fd);
             out.file = file;
-            return if file == 0 {
-                0
-            } else {
-                object_of_file(file, tgid)
-            };
+            if file != 0 {
+                object_of_file(file, tgid);
+            }
+            return alone(files);
         }
-        out.file = file as u64;
         let inode: *const c_void = member(file, offset!(file_inode));
         let dentry: *const c_void = member(file, offset!(file_dentry));
         if inode.is_null() {
             return 0;
         }
+        out.file = file as u64;
         out.inode = inode as u64;
         out.object.id = member(inode, offset!(inode_ino));
         out.size = member(inode, offset!(inode_size));
@@ -290,7 +294,8 @@ extern "C" fn object_of_opened(fd: u64, tgid: u32) -> u32 {
         if is_set(mode) {
             fileset::key_of(&mut out.key, dentry, mode & S_IFMT == S_IFDIR);
         }
-        describe_found(mode.into(), tgid)
+        describe_found(mode.into(), tgid);
+        alone(files)
     }
 }
 

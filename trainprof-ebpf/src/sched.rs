@@ -113,7 +113,6 @@ unsafe fn switched_out(
         return;
     }
     state.state = State::Wait as u32;
-    account::waits(state, tid, now);
     // SAFETY: a typed pointer.
     unsafe {
         state.iowait = in_iowait(task);
@@ -184,7 +183,7 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
             fd = syscall_arg(regs, info.fd);
         }
         if fd != NO_FD {
-            state.object = object::resolve(state, object::files(task), fd);
+            state.object = object::resolve(state, fd);
         }
         // A call that names a path waits on the path's directory: all that is known of it until it returns.
         if state.object.class == 0 && info.path != NO_ARG {

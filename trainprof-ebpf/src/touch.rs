@@ -5,7 +5,8 @@ use trainprof_common::{
     event::{Kind, TouchEvent},
     loss::Loss,
     op::{Class, Op},
-    thread::{Object, RUNS, ThreadState},
+    run::CallRun,
+    thread::{Object, ThreadState},
     touch::{TOUCH_SLOTS, TouchSlot, TouchState},
 };
 
@@ -35,27 +36,26 @@ const fn bit(op: Op) -> u32 {
     1 << op.number()
 }
 
-/// Notes a finished operation of the current thread when its process is one of the chosen. `run`: which of its runs of like
-/// calls it joined.
+/// Notes a finished operation of the current thread when its process is one of the chosen. `run`: the run of like calls that
+/// it joined.
 #[inline(always)]
-pub fn note(state: &mut ThreadState, run: Option<usize>, done: &Done, object: &Object) {
+pub fn note(state: &mut ThreadState, run: Option<&mut CallRun>, done: &Done, object: &Object) {
     if !touched(state.tgid) || !noted(done, object) {
         return;
     }
-    let run = run.filter(|_| object.fileset != 0);
-    if let Some(n) = run {
-        let run = &mut state.runs[n & (RUNS - 1)];
-        if run.rest != 0 {
-            run.rest -= 1;
-            state.passed += 1;
-            return;
-        }
+    let mut run = run.filter(|_| object.fileset != 0);
+    if let Some(run) = &mut run
+        && run.rest != 0
+    {
+        run.rest -= 1;
+        state.passed += 1;
+        return;
     }
     let passed = state.passed.min(u32::from(u16::MAX)) as u16;
     state.passed = 0;
     let rest = send(done, object, passed);
-    if let Some(n) = run {
-        state.runs[n & (RUNS - 1)].rest = rest;
+    if let Some(run) = run {
+        run.rest = rest;
     }
 }
 

@@ -1,7 +1,7 @@
 """Load a: a training job on small JPEG files with a fixed amount of work: job.py TRUTH DIR STEPS
 
-A 2-worker DataLoader decodes and augments, a small network learns on the CPU. The two gates are those of
-tests/workloads/wl.h. Wall time and CPU seconds are of the steps, the workers' start and end included.
+A 2-worker DataLoader decodes and augments, a small network learns on the CPU. The gates are those of tests/workloads/wl.h,
+but that another `go` has the work done again. Wall time and CPU seconds are of the steps, the workers' start and end included.
 """
 
 import json
@@ -24,7 +24,7 @@ def wait_line():
     poll = select.poll()
     poll.register(0, select.POLLIN)
     poll.poll()
-    os.read(0, 64)
+    return os.read(0, 64).startswith(b"go")
 
 
 class Pictures(Dataset):
@@ -65,23 +65,23 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     criterion = nn.CrossEntropyLoss()
     os.write(1, b"ready %d\n" % os.getpid())
-    wait_line()
-    began, cpu = time.monotonic(), cpu_seconds()
-    loader = DataLoader(data, batch_size=BATCH, num_workers=2)
-    done = 0
-    for pixels, labels in loader:
-        loss = criterion(model(pixels), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        done += 1
-    del loader
-    wall, cpu = time.monotonic() - began, cpu_seconds() - cpu
-    assert done == steps
-    os.write(1, b"done\n")
-    wait_line()
-    truth = {"pid": os.getpid(), "wall_s": wall, "cpu_s": cpu, "units": steps * BATCH}
-    line = (json.dumps(truth) + "\n").encode()
+    line = b""
+    while wait_line():
+        began, cpu = time.monotonic(), cpu_seconds()
+        loader = DataLoader(data, batch_size=BATCH, num_workers=2)
+        done = 0
+        for pixels, labels in loader:
+            loss = criterion(model(pixels), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done += 1
+        del loader
+        wall, cpu = time.monotonic() - began, cpu_seconds() - cpu
+        assert done == steps
+        truth = {"pid": os.getpid(), "wall_s": wall, "cpu_s": cpu, "units": steps * BATCH}
+        line = (json.dumps(truth) + "\n").encode()
+        os.write(1, b"done " + line)
     os.write(1, line) if out == "-" else open(out, "wb").write(line)
 
 

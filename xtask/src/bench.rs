@@ -10,6 +10,7 @@ mod section;
 pub mod stats;
 mod table;
 mod tools;
+mod turns;
 
 use std::path::PathBuf;
 
@@ -29,18 +30,19 @@ struct Common {
     trainprof: PathBuf,
 }
 
-/// Runs the named benchmark: `overhead`, `alloc` or `governor`, each with options of its own (`--help`).
+/// Runs the named benchmark: `overhead`, `turns`, `alloc` or `governor`, each with options of its own (`--help`).
 pub fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "overhead" => overhead::run(rest),
+        Some((name, rest)) if name == "turns" => turns::run(rest),
         Some((name, rest)) if name == "alloc" => alloc::run(rest),
         Some((name, rest)) if name == "governor" => governor::run(rest),
         // What a benchmark starts to compare with.
         Some((name, _)) if name == "empty" => empty::hold(),
         Some((name, _)) => {
-            bail!("no benchmark is called {name}; there are: overhead, alloc, governor")
+            bail!("no benchmark is called {name}; there are: overhead, turns, alloc, governor")
         }
-        None => bail!("which benchmark? there are: overhead, alloc, governor"),
+        None => bail!("which benchmark? there are: overhead, turns, alloc, governor"),
     }
 }
 

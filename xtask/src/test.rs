@@ -202,23 +202,8 @@ pub fn main(args: &Args) -> Result<()> {
     if (all && filter.is_none()) || args.lint {
         lint(&mut account, has_toolchain);
     }
-    if all || args.unit {
-        account.part("unit tests", || {
-            let mut command = cargo();
-            command.args([
-                "test",
-                "--profile",
-                PROFILE,
-                "--workspace",
-                "--exclude",
-                "trainprof-tests",
-                "--no-fail-fast",
-            ]);
-            Ok(counted(command.args(filter))?.tally)
-        });
-    }
-    if all || args.root || args.vm {
-        on_kernels(&mut account, all || args.root, all || args.vm, filter);
+    if all || args.unit || args.root || args.vm {
+        tests(&mut account, args, all);
     }
 
     println!();
@@ -233,6 +218,22 @@ pub fn main(args: &Args) -> Result<()> {
         std::process::exit(1);
     }
     Ok(())
+}
+
+fn tests(account: &mut Account, args: &Args, all: bool) {
+    let filter = args.filter.as_deref();
+    println!("\n== build of the tests");
+    match Built::new() {
+        Ok(built) => {
+            if all || args.unit {
+                account.part("unit tests", || unit_tests(&built, filter));
+            }
+            if all || args.root || args.vm {
+                on_kernels(account, &built, all || args.root, all || args.vm, filter);
+            }
+        }
+        Err(error) => account.part("build of the tests", || Err(error)),
+    }
 }
 
 fn lint(account: &mut Account, has_toolchain: bool) {
@@ -269,25 +270,41 @@ fn lint(account: &mut Account, has_toolchain: bool) {
     });
 }
 
+/// Tests that need neither root nor a certain kernel, and examples in the documentation.
+fn unit_tests(built: &Built, filter: Option<&str>) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for test in &built.units {
+        println!("\n-- {}", name_of(&test.binary));
+        let mut command = Command::new(&test.binary);
+        command
+            .args(filter)
+            .current_dir(&test.folder)
+            .env("CARGO_MANIFEST_DIR", &test.folder);
+        tally.add(counted(&mut command)?.tally);
+    }
+    let mut examples = cargo();
+    examples.args(["test", "--profile", PROFILE, "--workspace", "--doc"]);
+    tally.add(counted(examples.args(filter))?.tally);
+    Ok(tally)
+}
+
 /// The tests that need a kernel: this host's and other ones.
-fn on_kernels(account: &mut Account, on_host: bool, in_vms: bool, filter: Option<&str>) {
-    let built = Built::new();
-    let built = match built {
-        Ok(built) => built,
-        Err(error) => {
-            account.part("build of the root tests", || Err(error));
-            return;
-        }
-    };
+fn on_kernels(
+    account: &mut Account,
+    built: &Built,
+    on_host: bool,
+    in_vms: bool,
+    filter: Option<&str>,
+) {
     if on_host && account.ready("root tests", setup::for_root_tests) {
         if is_root() || find_program("sudo").is_some() {
-            account.part("root tests", || root_tests(&built, filter));
+            account.part("root tests", || root_tests(built, filter));
         } else {
             account.leave_out("root tests", "they need root, and there is no sudo here");
         }
     }
     if in_vms && account.ready("tests in virtual machines", setup::for_vms) {
-        in_machines(account, &built, filter);
+        in_machines(account, built, filter);
     }
 }
 
@@ -313,49 +330,59 @@ fn in_machines(account: &mut Account, built: &Built, filter: Option<&str>) {
     });
 }
 
-/// What the tests on a kernel are made of.
+/// What the tests are made of.
 pub struct Built {
     pub trainprof: PathBuf,
+    /// Those that need a kernel.
     pub test_binaries: Vec<PathBuf>,
+    units: Vec<TestBinary>,
+}
+
+/// A binary of tests, and the folder of its package.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct TestBinary {
+    folder: PathBuf,
+    binary: PathBuf,
 }
 
 impl Built {
+    /// All at once: what packages share is built for all of them alike, and once.
     fn new() -> Result<Self> {
-        // Not the release profile: optimising each test binary across crates takes longer than all tests together.
-        run(cargo().args(["build", "--profile", PROFILE, "-p", "trainprof-user"]))?;
         let mut command = cargo();
-        command.args([
-            "test",
-            "-p",
-            "trainprof-tests",
-            "--profile",
-            PROFILE,
-            "--no-run",
-            "--message-format=json",
-        ]);
+        // Not the release profile: optimising each test binary across crates takes longer than all tests together.
+        command.args(["test", "--workspace", "--profile", PROFILE, "--no-run"]);
+        command.arg("--message-format=json-render-diagnostics");
         let messages = output(command.stderr(Stdio::inherit()))?;
-        let mut test_binaries: Vec<PathBuf> = messages.lines().filter_map(test_binary).collect();
-        test_binaries.sort();
+        let mut tests: Vec<TestBinary> = messages.lines().filter_map(test_binary).collect();
+        tests.sort();
+        let (on_kernels, units): (Vec<_>, Vec<_>) = tests
+            .into_iter()
+            .partition(|test| test.folder == root().join("tests"));
         let trainprof = target_dir()?.join(PROFILE).join("trainprof");
         if !trainprof.is_file() {
             bail!("the build left no {}", trainprof.display());
         }
         Ok(Self {
             trainprof,
-            test_binaries,
+            test_binaries: on_kernels.into_iter().map(|test| test.binary).collect(),
+            units,
         })
     }
 }
 
 /// The test binary that a line of cargo's JSON tells of.
-fn test_binary(line: &str) -> Option<PathBuf> {
+fn test_binary(line: &str) -> Option<TestBinary> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
-    if is_test {
-        message["executable"].as_str().map(PathBuf::from)
-    } else {
-        None
+    if !is_test {
+        return None;
     }
+    Some(TestBinary {
+        folder: Path::new(message["manifest_path"].as_str()?)
+            .parent()?
+            .to_owned(),
+        binary: PathBuf::from(message["executable"].as_str()?),
+    })
 }
 
 /// Where cargo puts what it builds.
@@ -482,7 +509,7 @@ fn counted(command: &mut Command) -> Result<Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Outcome, Tally, name_of, test_binary};
+    use super::{Outcome, Tally, TestBinary, name_of, test_binary};
     use std::path::{Path, PathBuf};
 
     #[test]
@@ -534,8 +561,10 @@ test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
 
     #[test]
     fn only_test_binaries_are_taken_from_cargo() {
-        let test = r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/t/deps/root-0a"}"#;
-        assert_eq!(test_binary(test), Some(PathBuf::from("/t/deps/root-0a")));
+        let test = r#"{"reason":"compiler-artifact","manifest_path":"/w/tests/Cargo.toml","profile":{"test":true},"executable":"/t/deps/root-0a"}"#;
+        let binary = PathBuf::from("/t/deps/root-0a");
+        let folder = PathBuf::from("/w/tests");
+        assert_eq!(test_binary(test), Some(TestBinary { folder, binary }));
         let program = r#"{"reason":"compiler-artifact","profile":{"test":false},"executable":"/t/trainprof"}"#;
         assert_eq!(test_binary(program), None);
         assert_eq!(test_binary("not json"), None);

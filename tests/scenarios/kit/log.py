@@ -1,7 +1,7 @@
 """Spans of time, written by each thread into a file of its own in shared memory.
 
-A file is a row of records of five 64-bit integers: kind, start, end (ns of CLOCK_MONOTONIC), CPU time of the thread
-within (ns), tag. What a tag means depends on the kind: of a `wait`, the process that made the batch.
+A file is a row of records of six 64-bit integers: kind, start, end (ns of CLOCK_MONOTONIC), time of the thread within on a
+CPU and wanting one (ns), tag. What a tag means depends on the kind: of a `wait`, the process that made the batch.
 """
 
 import mmap
@@ -10,6 +10,7 @@ import struct
 import threading
 import time
 from contextlib import contextmanager
+from typing import NamedTuple
 
 KINDS = (
     "none",  # not written yet
@@ -33,11 +34,21 @@ KINDS = (
     "launch",  # giving work to a device
 )
 CODE = {name: code for code, name in enumerate(KINDS)}
-RECORD = struct.Struct("=5q")
+RECORD = struct.Struct("=6q")
 ROOM = 60_000
 
 _here = threading.local()
 _folder = None
+
+
+class Used(NamedTuple):
+    """Nanoseconds of a thread on a CPU, and wanting one: the scheduler's own account of its run queue."""
+
+    on_cpu: int = 0
+    wanting: int = 0
+
+    def __sub__(self, before):
+        return Used(self.on_cpu - before.on_cpu, self.wanting - before.wanting)
 
 
 def open_in(folder):
@@ -50,15 +61,22 @@ def folder():
     return _folder
 
 
-def _map():
+def _open():
+    """Once in each thread, and anew in a forked child."""
     pid = os.getpid()
     if getattr(_here, "pid", None) != pid:
-        path = os.path.join(_folder, f"{pid}-{threading.get_native_id()}")
+        _here.schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        _here.map, _here.pid, _here.next = None, pid, 0
+
+
+def _map():
+    _open()
+    if _here.map is None:
+        path = os.path.join(_folder, f"{_here.pid}-{threading.get_native_id()}")
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(fd, ROOM * RECORD.size)
         _here.map = mmap.mmap(fd, ROOM * RECORD.size)
         os.close(fd)
-        _here.pid, _here.next = pid, 0
     return _here.map
 
 
@@ -66,23 +84,25 @@ def now():
     return time.monotonic_ns()
 
 
-def cpu():
-    return time.thread_time_ns()
+def used():
+    """What the calling thread used so far (proc_pid_schedstat(5): the second number is its time on run queues)."""
+    _open()
+    return Used(time.thread_time_ns(), int(os.pread(_here.schedstat, 64, 0).split()[1]))
 
 
-def put(kind, start, end, cpu_ns=0, tag=0):
+def put(kind, start, end, spent=Used(), tag=0):
     if _folder is None:
         return
     memory = _map()
     if _here.next < ROOM:
-        RECORD.pack_into(memory, _here.next * RECORD.size, CODE[kind], start, end, cpu_ns, tag)
+        RECORD.pack_into(memory, _here.next * RECORD.size, CODE[kind], start, end, *spent, tag)
         _here.next += 1
 
 
 @contextmanager
 def span(kind, tag=0):
-    start, used = now(), cpu()
+    start, before = now(), used()
     try:
         yield
     finally:
-        put(kind, start, now(), cpu() - used, tag)
+        put(kind, start, now(), used() - before, tag)

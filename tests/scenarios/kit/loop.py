@@ -44,11 +44,11 @@ def turns(job, batches, step, end=None):
     end: when the turn before this epoch ended. Gives back when the last turn ended, or None without a turn.
     """
     end = end or log.now()
-    used_before = log.cpu()
+    used_before = log.used()
     for batch in batches:
-        got, used_got = log.now(), log.cpu()
+        got, used_got = log.now(), log.used()
         step(batch)
-        done, used_done = log.now(), log.cpu()
+        done, used_done = log.now(), log.used()
         log.put("wait", end, got, used_got - used_before, tag=int(batch[1][-1]))
         log.put("compute", got, done, used_done - used_got)
         log.put("turn", end, done)

@@ -9,13 +9,34 @@ import json
 import os
 import sys
 
+from typing import NamedTuple
+
 import numpy as np
 
 from kit.log import CODE, RECORD
 
 
+class Parts(NamedTuple):
+    """Shares of a span in which its thread was on a CPU, and wanted one."""
+
+    on_cpu: float
+    wanting: float
+
+    @classmethod
+    def of(cls, length, on_cpu, wanting):
+        if length <= 0:
+            return cls(0.0, 0.0)
+        on_cpu = min(1.0, on_cpu / length)
+        return cls(on_cpu, min(1.0 - on_cpu, wanting / length))
+
+    def share(self, part):
+        """`all`; `cpu`: on one; `off`: not on one; `blocked`: off, and not for want of one."""
+        off = 1.0 - self.on_cpu
+        return {"all": 1.0, "cpu": self.on_cpu, "off": off, "blocked": off - self.wanting}[part]
+
+
 class Spans:
-    """All spans of a job, cut to the watch. Rows: start, end (s since the watch began), cpu share, tag, pid, tid."""
+    """All spans of a job, cut to the watch. Rows: start, end (s since the watch began), Parts, tag, pid, tid."""
 
     def __init__(self, folder, begin, end):
         self.seconds = (end - begin) / 1e9
@@ -27,14 +48,14 @@ class Spans:
                 continue
             pid, tid = map(int, name.split("-"))
             raw = np.fromfile(os.path.join(folder, name), dtype=np.int64).reshape(-1, RECORD.size // 8)
-            for code, start, stop, used, tag in raw[raw[:, 0] > 0]:
-                on_cpu = min(1.0, used / (stop - start)) if stop > start else 0.0
+            for code, start, stop, on_cpu, wanting, tag in raw[raw[:, 0] > 0]:
+                parts = Parts.of(stop - start, on_cpu, wanting)
                 a, b = (start - begin) / 1e9, (stop - begin) / 1e9
                 if 0 <= b <= self.seconds:
                     whole[names[code]].append((a, b))
                 a, b = max(a, 0.0), min(b, self.seconds)
                 if b > a:
-                    rows[names[code]].append((a, b, on_cpu, tag, pid, tid))
+                    rows[names[code]].append((a, b, parts, tag, pid, tid))
         self._rows = {kind: sorted(spans) for kind, spans in rows.items()}
         self._whole = whole
 
@@ -46,8 +67,8 @@ class Spans:
         return np.array([(b - a) * 1e3 for a, b in self._whole[kind]])
 
     def own(self, *kinds, part="all"):
-        """Seconds in spans of these kinds, of the whole job. part: all, `cpu` (on a CPU), `off` (not on one)."""
-        return sum((b - a) * weight(c, part) for a, b, c, *_ in self.of(*kinds))
+        """Seconds in spans of these kinds, of the whole job. `part`: see Parts."""
+        return sum((b - a) * c.share(part) for a, b, c, *_ in self.of(*kinds))
 
     def behind_waits(self, *kinds, part="all"):
         """Seconds in which the trainer waited for a batch while the process that made it was in such a span.
@@ -57,7 +78,7 @@ class Spans:
         """
         by_pid = {}
         for a, b, c, _, pid, _ in self.of(*kinds):
-            by_pid.setdefault(pid, []).append((a, b, weight(c, part)))
+            by_pid.setdefault(pid, []).append((a, b, c.share(part)))
         total = 0.0
         for a, b, _, maker, pid, _ in self.of("wait"):
             for x, y, w in by_pid.get(maker or pid, ()):
@@ -73,10 +94,6 @@ class Spans:
 
     def waiting(self):
         return self.own("wait")
-
-
-def weight(on_cpu, part):
-    return {"all": 1.0, "cpu": on_cpu, "off": 1.0 - on_cpu}[part]
 
 
 def union(spans):
@@ -114,7 +131,7 @@ def describe(spans, cost):
 
 def model(spans):
     """The model's work, and what the trainer does itself to take a batch that another process made."""
-    taken = sum((b - a) * c for a, b, c, maker, pid, _ in spans.of("wait") if maker and maker != pid)
+    taken = sum((b - a) * c.on_cpu for a, b, c, maker, pid, _ in spans.of("wait") if maker and maker != pid)
     return spans.own("compute", part="cpu") + taken
 
 

@@ -137,6 +137,7 @@ impl Probes {
                 half(&mut ebpf, ["OPS_A", "WAITS_A"])?,
                 half(&mut ebpf, ["OPS_B", "WAITS_B"])?,
             ],
+            runs: PerCpuArray::try_from(take(&mut ebpf, "RUNS")?).map_err(map_error("RUNS"))?,
             ended: table(&mut ebpf, "ENDED")?,
             filesets: table(&mut ebpf, "FILESET_INFO")?,
             control,

@@ -23,7 +23,7 @@ use std::{
 
 use aya::{
     Ebpf,
-    maps::{Array, MapData, PerCpuArray, RingBuf},
+    maps::{Array, MapData, PerCpuArray, PerCpuValues, RingBuf},
     programs::{BtfTracePoint, ProgramError, tp_btf::BtfTracePointLinkId},
 };
 use trainprof_common::{
@@ -31,6 +31,7 @@ use trainprof_common::{
     fileset::FilesetInfo,
     gpu::Call,
     loss::Loss,
+    run::{CallRun, RunTable, SETS, WAYS},
     thread::{EndedKey, EndedThread, ThreadState},
     touch::TOUCHED,
 };
@@ -40,7 +41,10 @@ pub use self::{
     calls::{CallProbes, Notice},
     stats::StatsSwitch,
 };
-use self::{threads::Threads, wire::Table};
+use self::{
+    threads::Threads,
+    wire::{Packed, Table},
+};
 
 /// After the aggregates are switched over, programs that still write into the old half are done after
 /// this long: they run with preemption off, for microseconds.
@@ -141,6 +145,8 @@ pub struct Skipped {
 #[derive(Default)]
 pub struct Aggregates {
     pub ops: Vec<(OpKey, OpCell)>,
+    /// Calls that are not in `ops`.
+    pub runs: Vec<CallRun>,
     pub waits: Vec<(WaitKey, WaitCell)>,
     pub ended: Vec<(EndedKey, EndedThread)>,
 }
@@ -176,6 +182,7 @@ pub struct Probes {
     /// Threads that were added from here.
     followed: u64,
     halves: [Half; 2],
+    runs: PerCpuArray<MapData, Packed<RunTable>>,
     ended: Table<EndedKey, EndedThread>,
     filesets: Table<u32, FilesetInfo>,
     /// Words that the probes read, and flags by [`touch_slot`]; the maps have one element, which is written whole.
@@ -233,24 +240,38 @@ impl Probes {
         Ok(())
     }
 
-    /// Nothing is counted any more. What threads keep in runs then stays there, after [`GRACE`].
+    /// Nothing is counted any more.
     pub fn close(&mut self) -> Result<(), KernelError> {
         self.set_control(CONTROL_EPOCH, CLOSED)
     }
 
-    /// Which half of the aggregates was written into before the last [`Self::switch_over`].
-    pub fn last_half(&self) -> u8 {
-        1 - self.epoch as u8
-    }
-
     /// Takes out what was counted before the last [`Self::switch_over`].
     pub fn drain(&mut self) -> Result<Aggregates, KernelError> {
+        let runs = self.drain_runs(1 - self.epoch as u32)?;
         let half = &self.halves[1 - self.epoch];
         Ok(Aggregates {
             ops: half.ops.drain().map_err(map_error("OPS"))?,
+            runs,
             waits: half.waits.drain().map_err(map_error("WAITS"))?,
             ended: self.ended.drain().map_err(map_error("ENDED"))?,
         })
+    }
+
+    fn drain_runs(&mut self, half: u32) -> Result<Vec<CallRun>, KernelError> {
+        let tables = self.runs.get(&half, 0).map_err(map_error("RUNS"))?;
+        let all = tables
+            .iter()
+            .flat_map(|Packed(table)| table.sets.iter().flatten());
+        let runs: Vec<CallRun> = all.filter(|run| run.count > 0).copied().collect();
+        if !runs.is_empty() {
+            let none = Packed(RunTable {
+                sets: [[CallRun::default(); WAYS]; SETS],
+            });
+            PerCpuValues::try_from(vec![none; tables.len()])
+                .map_err(map_error("RUNS"))
+                .and_then(|none| self.runs.set(half, none, 0).map_err(map_error("RUNS")))?;
+        }
+        Ok(runs)
     }
 
     /// Sends waits one by one from this length on.

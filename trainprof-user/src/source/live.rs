@@ -100,8 +100,6 @@ pub struct Live {
     /// Every followed thread as it was at the last [`Live::switch_over`], by id.
     threads: Vec<(u32, ThreadState)>,
     interval_from: KtimeNs,
-    /// Nothing is counted any more.
-    closed: bool,
     losses: Vec<(Loss, u64)>,
     undecodable: u64,
     events: u64,
@@ -154,7 +152,6 @@ impl Live {
             members: BTreeSet::new(),
             threads: Vec::new(),
             interval_from: at,
-            closed: false,
             losses: Vec::new(),
             undecodable: 0,
             events: 0,

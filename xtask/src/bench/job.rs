@@ -22,6 +22,22 @@ pub struct Work {
 }
 
 impl Work {
+    fn read(line: &str) -> Result<Self> {
+        let truth: Value =
+            serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))?;
+        let number = |key: &str| {
+            truth[key]
+                .as_f64()
+                .with_context(|| format!("no {key} in {line}"))
+        };
+        Ok(Self {
+            wall_s: number("wall_s")?,
+            cpu_s: number("cpu_s")?,
+            units: number("units")?,
+            truth: truth.clone(),
+        })
+    }
+
     pub fn wall_ns_per_unit(&self) -> f64 {
         self.wall_s * 1e9 / self.units
     }
@@ -67,22 +83,17 @@ impl Job {
     /// Opens the end gate; what the work cost.
     pub fn finish(mut self) -> Result<Work> {
         self.say("end\n")?;
-        let line = self.line()?;
-        let truth: Value =
-            serde_json::from_str(&line).with_context(|| format!("not JSON: {line}"))?;
-        let number = |key: &str| {
-            truth[key]
-                .as_f64()
-                .with_context(|| format!("no {key} in {line}"))
-        };
-        let work = Work {
-            wall_s: number("wall_s")?,
-            cpu_s: number("cpu_s")?,
-            units: number("units")?,
-            truth: truth.clone(),
-        };
+        let work = Work::read(&self.line()?)?;
         self.child.wait()?;
         Ok(work)
+    }
+
+    /// Has the work done once; a job that can may do it again.
+    pub fn turn(&mut self) -> Result<Work> {
+        self.say("go\n")?;
+        let line = self.line()?;
+        let told = line.strip_prefix("done ");
+        Work::read(told.with_context(|| format!("the job said {line:?} of its work"))?)
     }
 
     fn say(&mut self, line: &str) -> Result<()> {

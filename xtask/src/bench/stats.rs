@@ -27,6 +27,24 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
+    /// Least and greatest value between which the median of what the samples were drawn from lies with at least 95 %
+    /// confidence, whatever its distribution: order statistics (David and Nagaraja, Order Statistics, 7.1). `None`: too few.
+    pub fn of_median(samples: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
+        let mut sorted: Vec<f64> = samples.into_iter().filter(|v| v.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        // How likely fewer than `cut` of the samples lie below the median.
+        let (mut tail, mut term) = (0.0, 0.5_f64.powi(n as i32));
+        let mut cut = 0;
+        while cut < n / 2 && tail + term <= 0.025 {
+            tail += term;
+            term *= (n - cut) as f64 / (cut + 1) as f64;
+            cut += 1;
+        }
+        let below = cut.checked_sub(1)?;
+        Some((sorted[below], sorted[n - 1 - below]))
+    }
+
     /// `1.2 [0.8, 3.1]`, with that many decimals.
     pub fn show(spread: Option<Self>, decimals: usize) -> String {
         spread.map_or_else(
@@ -62,6 +80,16 @@ mod tests {
         );
         assert_eq!(Spread::of([]), None);
         assert_eq!(Spread::of([f64::NAN]), None);
+    }
+
+    #[test]
+    fn where_the_median_lies() {
+        let numbers = |n: i32| (1..=n).map(f64::from);
+        // 2 / 2^5 > 5 %, 2 / 2^6 < 5 %; tables give 2 and 9 of 10, 6 and 15 of 20.
+        assert_eq!(Spread::of_median(numbers(5)), None);
+        assert_eq!(Spread::of_median(numbers(6)), Some((1.0, 6.0)));
+        assert_eq!(Spread::of_median(numbers(10)), Some((2.0, 9.0)));
+        assert_eq!(Spread::of_median(numbers(20)), Some((6.0, 15.0)));
     }
 
     #[test]

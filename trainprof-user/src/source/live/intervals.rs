@@ -39,7 +39,6 @@ impl Live {
 
     /// Counts nothing any more. After another [`crate::kernel::GRACE`] the last interval can be collected.
     pub fn close(&mut self) -> Result<(), SourceError> {
-        self.closed = true;
         Ok(self.probes.close()?)
     }
 
@@ -47,11 +46,7 @@ impl Live {
     pub fn collect(&mut self, to: KtimeNs) -> Result<(), SourceError> {
         self.drain_events();
         let mut counted = self.probes.drain()?;
-        if self.closed {
-            // What follows is not seen, so these calls would never get into their cells.
-            let threads = self.probes.threads()?;
-            runs::add(&mut counted.ops, &threads, self.probes.last_half());
-        }
+        runs::add(&mut counted.ops, &counted.runs);
         // The order of a hash table means nothing; a fixed one makes recordings comparable.
         counted
             .ops
