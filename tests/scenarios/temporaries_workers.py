@@ -38,8 +38,12 @@ def main():
 
 
 def cost(spans):
-    """CPU time of mapping, page faults and unmapping in the worker that the trainer waits for."""
-    return spans.behind_waits("alloc", part="cpu")
+    """CPU time of mapping, page faults and unmapping: in the worker that the trainer waits for, and while the model wants that CPU.
+
+    Of what the workers had of that, such work had its part.
+    """
+    part = spans.own("alloc", part="cpu") / max(spans.own("alloc", "decode", part="cpu"), 1e-9)
+    return spans.behind_waits("alloc", part="cpu") + part * spans.own("compute", part="wanting")
 
 
 if __name__ == "__main__":

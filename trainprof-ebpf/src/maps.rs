@@ -51,24 +51,25 @@ pub struct Running {
     pub regs: u64,
 }
 
-/// Threads that ended since the last drain.
+/// Threads that ended since the last drain. (User space looks at every bucket of these tables, so they are no larger than need
+/// be.)
 #[map]
 pub static ENDED: HashMap<EndedKey, EndedThread> =
-    HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+    HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
 
 #[map]
-pub static OPS_A: HashMap<OpKey, OpCell> = HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
+pub static OPS_A: HashMap<OpKey, OpCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 #[map]
-pub static OPS_B: HashMap<OpKey, OpCell> = HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
+pub static OPS_B: HashMap<OpKey, OpCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 /// Calls that did not get into those cells, by half of the aggregates.
 #[map]
 pub static RUNS: PerCpuArray<RunTable> = PerCpuArray::with_max_entries(2, 0);
 #[map]
 pub static WAITS_A: HashMap<WaitKey, WaitCell> =
-    HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
+    HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 #[map]
 pub static WAITS_B: HashMap<WaitKey, WaitCell> =
-    HashMap::with_max_entries(131_072, BPF_F_NO_PREALLOC);
+    HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 
 /// File sets seen: key to number.
 #[map]

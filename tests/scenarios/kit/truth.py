@@ -30,9 +30,10 @@ class Parts(NamedTuple):
         return cls(on_cpu, min(1.0 - on_cpu, wanting / length))
 
     def share(self, part):
-        """`all`; `cpu`: on one; `off`: not on one; `blocked`: off, and not for want of one."""
+        """`all`; `cpu`: on one; `off`: not on one; of that `wanting` one, or `blocked`."""
         off = 1.0 - self.on_cpu
-        return {"all": 1.0, "cpu": self.on_cpu, "off": off, "blocked": off - self.wanting}[part]
+        parts = {"all": 1.0, "cpu": self.on_cpu, "off": off, "wanting": self.wanting, "blocked": off - self.wanting}
+        return parts[part]
 
 
 class Spans:

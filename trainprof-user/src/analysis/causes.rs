@@ -71,6 +71,7 @@ pub struct Scene<'a> {
     /// Threads that feed several producers.
     chokes: BTreeSet<u32>,
     checkpoints: Vec<(u64, u64)>,
+    worker_starts: Vec<(u64, u64)>,
     own_batches: Vec<(u64, u64)>,
     /// How finely the ends of `own_batches` are known, ns.
     own_batches_within: u64,
@@ -107,6 +108,7 @@ impl<'a> Scene<'a> {
         Self {
             chokes: chokes(facts, cast),
             checkpoints,
+            worker_starts: phases::worker_starts(facts, cast),
             own_batches,
             own_batches_within,
             own_batches_countable,
@@ -365,6 +367,11 @@ impl<'a> Scene<'a> {
             let written = share_inside(windows, &self.checkpoints).min(left);
             out.push((Kind::Checkpoint, detail, written));
             left -= written;
+        }
+        if own && !self.worker_starts.is_empty() {
+            let begun = share_inside(windows, &self.worker_starts).min(left);
+            out.push((Kind::WorkerStart, detail, begun));
+            left -= begun;
         }
         let split = split(self.facts, tid, windows);
         let (meta, read) = self.files.of_thread(tid);

@@ -1,12 +1,17 @@
-//! Stretches of the step thread's time that one kind of activity fills: reading a batch itself, writing a
-//! checkpoint. Found from its noted system calls: calls close together are one stretch.
+//! Stretches of the step thread's time that one kind of activity fills: making workers, reading a batch itself, writing a
+//! checkpoint. The last two are found from its noted system calls: calls close together are one stretch.
 
-use trainprof_common::op::{Class, Op};
+use trainprof_common::{
+    op::{Class, Op},
+    thread::{NR_PREEMPTED, WakerKind},
+};
 
 use super::{
+    cast::Cast,
     facts::Facts,
     running::{Call, call},
     spans::union,
+    timeline::Item,
 };
 use crate::session::kind::WaitKind;
 
@@ -93,6 +98,35 @@ impl Burst {
         let much = self.bytes >= MIN_CHECKPOINT_BYTES && rate >= MIN_BYTES_PER_S;
         much || (self.synced && busy <= MAX_AROUND_SYNC_NS)
     }
+}
+
+/// Stretches in which the step thread was busy making workers: from the birth of one until it waits for a batch. Until then it
+/// has none to compute on.
+pub fn worker_starts(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
+    let session = facts.session;
+    let Some(start) = session.start.as_ref() else {
+        return Vec::new();
+    };
+    let items = facts.items(cast.step_tid);
+    let for_a_batch = |item: &&Item| {
+        item.nr != NR_PREEMPTED
+            && item.waker.kind == WakerKind::Thread as u8
+            && cast.producers.contains(&item.waker.tid)
+            && !matches!(item.kind(), WaitKind::File | WaitKind::Fault)
+    };
+    let births = cast
+        .workers
+        .iter()
+        .filter_map(|pid| Some(session.processes.get(pid)?.since.0))
+        .filter(|born| *born > start.at.0);
+    union(
+        births
+            .filter_map(|born| {
+                let later = &items[items.partition_point(|item| item.from < born)..];
+                Some((born, later.iter().find(for_a_batch)?.from))
+            })
+            .collect(),
+    )
 }
 
 /// Stretches in which a thread without producers made a batch itself: from the first file of a batch to the

@@ -405,7 +405,9 @@ impl<'a> Walker<'a> {
         let begin = begin.max(self.span_start(stall.0));
         let mut batch = Vec::new();
         self.walk(last.waker.tid, begin, stall.1, &mut hops, true, &mut batch);
-        batch.retain(|part| self.is_busy_producer(&part.leaf));
+        // Where a producer stood back for the step thread, that one did not wait for it.
+        let stood_back = |leaf: &Leaf| matches!(leaf.what, What::Runnable { by, .. } if by == tid);
+        batch.retain(|part| self.is_busy_producer(&part.leaf) && !stood_back(&part.leaf));
         if batch.is_empty() {
             batch = pooled;
         }

@@ -105,6 +105,8 @@ pub struct Live {
     events: u64,
     cost: Cost,
     targets: Vec<u32>,
+    /// Each of them had known libraries mapped when that was last looked at.
+    frameworks_known: bool,
     intervals: u32,
     /// Threshold for single waits, and spacing of the calls that are noted.
     waits: Throttle,
@@ -157,6 +159,7 @@ impl Live {
             events: 0,
             cost: Cost::begin(at),
             targets: targets.clone(),
+            frameworks_known: false,
             intervals: 0,
             waits: throttle(watch.limits.event_min_ns),
             touches: throttle(watch.limits.touch_spacing_ns),

@@ -14,8 +14,9 @@ pub const HORIZON_NS: u64 = 10_000_000_000;
 pub const THREAD_SHARE: f64 = 0.01;
 /// Windows are planned for this part of what may be added to a thread: a call may cost more than was expected of it.
 const PLANNED: f64 = 0.75;
-/// The budget of so many seconds may be spent before it was earned: the first window need not wait for it.
-const ADVANCE_S: f64 = 3.0;
+/// The budget of so many seconds may be spent before it was earned: what is done once at the start, and the first windows, need not
+/// wait for it.
+const ADVANCE_S: f64 = 10.0;
 /// A job that uses fewer CPUs than this is not at work, and nothing of it is left out.
 const AT_WORK_CPUS: f64 = 0.02;
 /// What is not spent in so many seconds is lost: a job that was quiet for an hour gets no hour of windows.

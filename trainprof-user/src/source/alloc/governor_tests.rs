@@ -160,9 +160,8 @@ fn rising(costs: Costs, windows: u32, paired: u32) {
     let mut random = 1;
     for rate in [1e4, 1e5, 1e6, 2e6, 5e6] {
         job.run(60, rate, 0.002, false, &mut random);
-        // Three seconds of the budget may be spent in advance.
         let totals = &job.governor.totals;
-        let allowed = 0.01 * (totals.job_ns + 3_000_000_000) as f64;
+        let allowed = 0.01 * (totals.job_ns as f64 + ADVANCE_S * 1e9);
         assert!(
             job.spent() <= allowed * 1.02,
             "{} of {allowed} at {rate}",
@@ -357,7 +356,7 @@ proptest! {
         let totals = job.governor.totals;
         let windows = totals.windows_ns as f64;
         let earned = (budget * totals.job_ns as f64 - (totals.probes_ns + totals.own_ns) as f64).max(0.0);
-        let advance = budget * 3e9;
+        let advance = budget * ADVANCE_S * 1e9;
         // What is overdrawn by such a jump is paid back before the next window opens: it can be so of one alone.
         prop_assert!(windows <= earned + advance + limit * 0.3, "{windows} of {earned} and {advance}");
     }

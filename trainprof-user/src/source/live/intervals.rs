@@ -23,7 +23,8 @@ use crate::{
 };
 
 /// Intervals after which the mapped frameworks are looked at again.
-const FRAMEWORKS_AT: [u32; 3] = [2, 10, 60];
+const FRAMEWORKS_AT: [u32; 3] = [2, 10, LATE];
+const LATE: u32 = 60;
 
 impl Live {
     /// Lets the probes write into fresh aggregates. After [`crate::kernel::GRACE`] the old ones can be
@@ -70,7 +71,10 @@ impl Live {
         let interval = self.interval(to, counted, &threads);
         self.interval_from = to;
         self.intervals += 1;
-        if FRAMEWORKS_AT.contains(&self.intervals) {
+        // Reading them takes some milliseconds: once known they are looked at again only much later.
+        if FRAMEWORKS_AT.contains(&self.intervals)
+            && !(self.frameworks_known && self.intervals < LATE)
+        {
             self.frameworks();
         }
         self.observe();
@@ -175,11 +179,14 @@ impl Live {
 
     /// What the watched processes have mapped by now: a program that was just launched has nothing yet.
     pub(super) fn frameworks(&mut self) {
+        let mut known = true;
         for pid in self.targets.clone() {
             if let Ok(frameworks) = FrameworkFacts::read(pid) {
+                known &= !frameworks.libraries.is_empty();
                 self.out.push(Record::Frameworks { pid, frameworks });
             }
         }
+        self.frameworks_known = known;
     }
 
     /// Records how much of each process is resident, and what else is due to be read.
