@@ -93,7 +93,7 @@ impl Load {
         match (tool, self) {
             (Tool::Strace, Self::Jpeg) => 0.5,
             (Tool::Strace, load) if load.is_bystander() => 1.0,
-            (Tool::Strace, _) => 0.02,
+            (Tool::Strace, _) => 0.005,
             _ => 1.0,
         }
     }
@@ -207,18 +207,19 @@ impl Bench {
             }
         };
         match load {
+            // Long enough that what a tool does once at its start does not stand for all of a watch.
             Load::Jpeg => line.push(times(200.0)),
-            Load::Tiny => line.push(times(600_000.0)),
-            Load::Yield => line.push(times(700_000.0)),
-            Load::Futex | Load::Pipe => line.push(times(400_000.0)),
-            Load::BystanderGetppid => line.push(times(10_000_000.0)),
+            Load::Tiny => line.push(times(1_800_000.0)),
+            Load::Yield => line.push(times(4_000_000.0)),
+            Load::Futex | Load::Pipe => line.push(times(2_400_000.0)),
+            Load::BystanderGetppid => line.push(times(30_000_000.0)),
             Load::BystanderFiles => {
                 line.extend([
-                    times(700_000.0),
+                    times(2_000_000.0),
                     self.folder.join("tiny-files/0/0").into_os_string(),
                 ]);
             }
-            Load::BystanderSwitches => line.push(times(300_000.0)),
+            Load::BystanderSwitches => line.push(times(2_000_000.0)),
         }
         Ok(line)
     }
