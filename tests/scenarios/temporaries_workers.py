@@ -40,7 +40,7 @@ def main():
 def cost(spans):
     """CPU time of mapping, page faults and unmapping: in the worker that the trainer waits for, and while the model wants that CPU.
 
-    Of what the workers had of that, such work had its part.
+    The workers are taken to have had all of that, such work its part of what they had.
     """
     part = spans.own("alloc", part="cpu") / max(spans.own("alloc", "decode", part="cpu"), 1e-9)
     return spans.behind_waits("alloc", part="cpu") + part * spans.own("compute", part="wanting")

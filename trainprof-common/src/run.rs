@@ -17,8 +17,10 @@ pub struct CallRun {
     pub whence: u64,
     /// 0: there are none.
     pub count: u32,
-    /// So many more of them are not looked at to be noted one by one.
-    pub rest: u32,
+    /// So many more of them are not looked at to be noted one by one, as long as the thread stays on this CPU: see
+    /// [`CallRun::stay`].
+    pub rest: u16,
+    pub stay: u16,
     pub bytes: u64,
 }
 crate::wire!(CallRun, 32);
@@ -38,7 +40,7 @@ impl CallRun {
     #[inline(always)]
     pub const fn key(&self) -> OpKey {
         OpKey {
-            tid: (self.who >> 32) as u32,
+            tid: self.tid(),
             fileset: self.whence as u32,
             dev: (self.whence >> 32) as u32,
             op: self.who as u8,
@@ -48,8 +50,20 @@ impl CallRun {
     }
 
     #[inline(always)]
+    pub const fn tid(&self) -> u32 {
+        (self.who >> 32) as u32
+    }
+
+    #[inline(always)]
     pub const fn bucket(&self) -> u8 {
         (self.who >> 16) as u8
+    }
+
+    /// Names one stay of a thread on a CPU, by its beginning (kernel time, ns): another one has another name, but for one in
+    /// 65 536.
+    #[inline(always)]
+    pub const fn stay(since: u64) -> u16 {
+        (since >> 10) as u16
     }
 
     /// Whether both are of the same kind of calls.

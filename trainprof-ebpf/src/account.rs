@@ -41,11 +41,10 @@ pub fn pace() {
     }
 }
 
-/// The half of the aggregates that is written into; `None` once the watch has ended.
+/// The half of the aggregates that is written into: 0 or 1.
 #[inline(always)]
-fn half() -> Option<u8> {
-    let half = control(Control::EPOCH);
-    (half <= 1).then_some(half as u8)
+fn half() -> u8 {
+    control(Control::EPOCH) as u8 & 1
 }
 
 /// Counts a call of the current thread. Those that were not timed gather in runs, which cost less than cells: very many
@@ -56,7 +55,7 @@ pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
         operation(done, object);
         return None;
     }
-    let half = half()?;
+    let half = half();
     let table = RUNS.get_ptr_mut(u32::from(half))?;
     let bucket = size_bucket(done.bytes) as u8;
     let one = CallRun {
@@ -64,18 +63,20 @@ pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
         whence: CallRun::whence(object.dev, object.fileset),
         count: 1,
         rest: 0,
+        stay: 0,
         bytes: done.bytes,
     };
     // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
     let set = unsafe { &mut (*table).sets[one.set()] };
     let mut at = WAYS;
-    let (mut shortest, mut least) = (0, u32::MAX);
+    let (mut shortest, mut least) = (WAYS, u32::MAX);
     for (n, run) in set.iter().enumerate() {
         if run.like(&one) && run.count < u32::MAX {
             at = n;
             break;
         }
-        if run.count < least {
+        // A cell has one writer, its thread: another thread's run stays where it is.
+        if (run.count == 0 || run.tid() == done.tid) && run.count < least {
             (shortest, least) = (n, run.count);
         }
     }
@@ -84,6 +85,10 @@ pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
         run.count += 1;
         run.bytes += one.bytes;
         return Some(run);
+    }
+    if shortest == WAYS {
+        operation(done, object);
+        return None;
     }
     let run = &mut set[shortest & (WAYS - 1)];
     if run.count != 0 {
@@ -145,9 +150,7 @@ const TIMED: u64 = 1 << 17;
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn add_operation(who: u64, whence: u64, ns: u64, bytes: u64) -> u32 {
-    let Some(half) = half() else {
-        return 0;
-    };
+    let half = half();
     let key = OpKey {
         tid: (who >> 32) as u32,
         fileset: whence as u32,
@@ -240,10 +243,10 @@ extern "C" fn count_wait(object: u64, who: u64, what: u64, wait_ns: u64, runnabl
         waker_kind: what as u8,
     };
     let (runnable_ns, iowait) = (runnable >> 1, runnable & 1 != 0);
-    match half() {
-        Some(0) => add_wait(&WAITS_A, key, wait_ns, runnable_ns, iowait),
-        Some(_) => add_wait(&WAITS_B, key, wait_ns, runnable_ns, iowait),
-        None => {}
+    if half() == 0 {
+        add_wait(&WAITS_A, key, wait_ns, runnable_ns, iowait);
+    } else {
+        add_wait(&WAITS_B, key, wait_ns, runnable_ns, iowait);
     }
     0
 }
@@ -296,9 +299,7 @@ pub fn faults(tid: u32, object: &Object, count: u32) {
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn add_faults(tid: u32, whence: u64, class: u32, count: u32) -> u32 {
-    let Some(half) = half() else {
-        return 0;
-    };
+    let half = half();
     let key = OpKey {
         tid,
         fileset: whence as u32,

@@ -255,7 +255,7 @@ pub struct FaultPace {
 pub struct Control;
 
 impl Control {
-    /// 0: write into the `_A` maps; 1: into the `_B` maps; 2: into none, the watch has ended.
+    /// 0: write into the `_A` maps; 1: into the `_B` maps.
     pub const EPOCH: usize = 0;
     /// Waits of at least so many nanoseconds are sent as single events.
     pub const EVENT_MIN_NS: usize = 1;

@@ -240,6 +240,8 @@ extern "C" fn find_file(fd: u64) -> u32 {
     if files.is_null() {
         return 0;
     }
+    // First of all: who shared the table a moment ago may have put another file there.
+    let alone = alone(files);
     // SAFETY: typed pointers.
     unsafe {
         let near = near_file(files, fd & 0xffff_ffff);
@@ -251,7 +253,7 @@ extern "C" fn find_file(fd: u64) -> u32 {
             out.file = near as u64;
         }
     }
-    alone(files)
+    alone
 }
 
 /// What a descriptor that was just opened refers to; nothing: its file is 0. Gives [`alone`].
@@ -268,6 +270,8 @@ extern "C" fn object_of_opened(fd: u64, tgid: u32) -> u32 {
     if files.is_null() {
         return 0;
     }
+    // As in `find_file`.
+    let alone = alone(files);
     // SAFETY: a chain of typed pointers.
     unsafe {
         let file = near_file(files, fd & 0xffff_ffff);
@@ -277,7 +281,7 @@ extern "C" fn object_of_opened(fd: u64, tgid: u32) -> u32 {
             if file != 0 {
                 object_of_file(file, tgid);
             }
-            return alone(files);
+            return alone;
         }
         let inode: *const c_void = member(file, offset!(file_inode));
         let dentry: *const c_void = member(file, offset!(file_dentry));
@@ -295,7 +299,7 @@ extern "C" fn object_of_opened(fd: u64, tgid: u32) -> u32 {
             fileset::key_of(&mut out.key, dentry, mode & S_IFMT == S_IFDIR);
         }
         describe_found(mode.into(), tgid);
-        alone(files)
+        alone
     }
 }
 

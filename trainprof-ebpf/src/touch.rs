@@ -44,8 +44,10 @@ pub fn note(state: &mut ThreadState, run: Option<&mut CallRun>, done: &Done, obj
         return;
     }
     let mut run = run.filter(|_| object.fileset != 0);
+    let stay = CallRun::stay(state.since);
     if let Some(run) = &mut run
         && run.rest != 0
+        && run.stay == stay
     {
         run.rest -= 1;
         state.passed += 1;
@@ -55,7 +57,7 @@ pub fn note(state: &mut ThreadState, run: Option<&mut CallRun>, done: &Done, obj
     state.passed = 0;
     let rest = send(done, object, passed);
     if let Some(run) = run {
-        run.rest = rest;
+        (run.rest, run.stay) = (rest as u16, stay);
     }
 }
 

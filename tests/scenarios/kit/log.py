@@ -65,7 +65,8 @@ def _open():
     """Once in each thread, and anew in a forked child."""
     pid = os.getpid()
     if getattr(_here, "pid", None) != pid:
-        _here.schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        # A file object: it is closed when the thread ends.
+        _here.schedstat = open("/proc/thread-self/schedstat", "rb", buffering=0)
         _here.map, _here.pid, _here.next = None, pid, 0
 
 
@@ -87,7 +88,7 @@ def now():
 def used():
     """What the calling thread used so far (proc_pid_schedstat(5): the second number is its time on run queues)."""
     _open()
-    return Used(time.thread_time_ns(), int(os.pread(_here.schedstat, 64, 0).split()[1]))
+    return Used(time.thread_time_ns(), int(os.pread(_here.schedstat.fileno(), 64, 0).split()[1]))
 
 
 def put(kind, start, end, spent=Used(), tag=0):

@@ -1,20 +1,19 @@
 //! Stretches of the step thread's time that one kind of activity fills: making workers, reading a batch itself, writing a
 //! checkpoint. The last two are found from its noted system calls: calls close together are one stretch.
 
-use trainprof_common::{
-    op::{Class, Op},
-    thread::{NR_PREEMPTED, WakerKind},
-};
+use trainprof_common::op::{Class, Op};
 
 use super::{
     cast::Cast,
     facts::Facts,
     running::{Call, call},
     spans::union,
-    timeline::Item,
+    walk::fed_by_producer,
 };
 use crate::session::kind::WaitKind;
 
+/// Longest that a step thread makes workers before it waits for a batch, ns.
+const MAX_START_NS: u64 = 2_000_000_000;
 /// Time between two writes of one checkpoint at most, ns: what is written is made in between.
 const WRITES_APART_NS: u64 = 50_000_000;
 /// A checkpoint writes at least this much, or syncs.
@@ -100,33 +99,27 @@ impl Burst {
     }
 }
 
-/// Stretches in which the step thread was busy making workers: from the birth of one until it waits for a batch. Until then it
-/// has none to compute on.
+/// Stretches in which the step thread was busy making workers: from the birth of one, while that thread ran, until it waits for
+/// a batch. Until then it has none to compute on.
 pub fn worker_starts(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
     let session = facts.session;
     let Some(start) = session.start.as_ref() else {
         return Vec::new();
     };
     let items = facts.items(cast.step_tid);
-    let for_a_batch = |item: &&Item| {
-        item.nr != NR_PREEMPTED
-            && item.waker.kind == WakerKind::Thread as u8
-            && cast.producers.contains(&item.waker.tid)
-            && !matches!(item.kind(), WaitKind::File | WaitKind::Fault)
+    let births = cast.workers.iter().filter_map(|pid| {
+        let worker = session.processes.get(pid)?;
+        (worker.seen.parent == cast.trainer && worker.since > start.at).then_some(worker.since.0)
+    });
+    let stretch = |born: u64| {
+        let at = items.partition_point(|item| item.from < born);
+        let ran = at.checked_sub(1).is_none_or(|at| items[at].to <= born);
+        let waits = items[at..]
+            .iter()
+            .find(|item| fed_by_producer(cast, item))?;
+        (ran && waits.from - born <= MAX_START_NS).then_some((born, waits.from))
     };
-    let births = cast
-        .workers
-        .iter()
-        .filter_map(|pid| Some(session.processes.get(pid)?.since.0))
-        .filter(|born| *born > start.at.0);
-    union(
-        births
-            .filter_map(|born| {
-                let later = &items[items.partition_point(|item| item.from < born)..];
-                Some((born, later.iter().find(for_a_batch)?.from))
-            })
-            .collect(),
-    )
+    union(births.filter_map(stretch).collect())
 }
 
 /// Stretches in which a thread without producers made a batch itself: from the first file of a batch to the

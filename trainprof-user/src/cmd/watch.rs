@@ -193,8 +193,6 @@ pub async fn until_done(
         }
     };
     let to = live.switch_over().map_err(failure)?;
-    sleep(GRACE).await;
-    live.close().map_err(failure)?;
     let to = collect(live, output, to).await?;
     live.stop(to, reason).map_err(failure)?;
     output.put(&live.take());

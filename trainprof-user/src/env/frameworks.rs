@@ -57,6 +57,11 @@ impl FrameworkFacts {
         version.as_deref()
     }
 
+    /// Whether a framework for training is loaded.
+    pub fn trains(&self) -> bool {
+        FOR_TRAINING.iter().any(|name| self.has(name))
+    }
+
     /// Whether a library is loaded, whatever its version.
     pub fn has(&self, name: &str) -> bool {
         self.libraries.iter().any(|(library, _)| library == name)
@@ -166,6 +171,9 @@ const TORCH_FILES: &[&str] = &[
     "libtorch_hip",
     "libtorch_python",
 ];
+
+/// Those that train models.
+const FOR_TRAINING: [&str; 3] = ["torch", "tensorflow", "jaxlib"];
 
 /// The libraries that matter to a diagnosis. One row adds one.
 const RULES: [Rule; 22] = [

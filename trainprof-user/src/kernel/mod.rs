@@ -65,9 +65,6 @@ const CONTROL_WORDS: usize = 8;
 const CONTROL: &str = ".bss.control";
 const TOUCHES: &str = ".bss.touched";
 
-/// Value of [`CONTROL_EPOCH`] for which nothing is counted.
-const CLOSED: u64 = 2;
-
 /// What can go wrong between us and the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
@@ -120,7 +117,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Sizes that suit this host: 10 MiB of the kernel's memory for the states of threads.
+    /// Sizes that suit this host: 6 MiB of the kernel's memory for the states of threads.
     pub fn for_this_host() -> Self {
         Self {
             max_threads: 16_384,
@@ -238,11 +235,6 @@ impl Probes {
         self.set_control(CONTROL_EPOCH, next as u64)?;
         self.epoch = next;
         Ok(())
-    }
-
-    /// Nothing is counted any more.
-    pub fn close(&mut self) -> Result<(), KernelError> {
-        self.set_control(CONTROL_EPOCH, CLOSED)
     }
 
     /// Takes out what was counted before the last [`Self::switch_over`].

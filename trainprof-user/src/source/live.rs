@@ -105,7 +105,7 @@ pub struct Live {
     events: u64,
     cost: Cost,
     targets: Vec<u32>,
-    /// Each of them had known libraries mapped when that was last looked at.
+    /// Each of them had a framework for training mapped when that was last looked at.
     frameworks_known: bool,
     intervals: u32,
     /// Threshold for single waits, and spacing of the calls that are noted.

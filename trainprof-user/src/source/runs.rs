@@ -53,6 +53,7 @@ mod tests {
             count,
             bytes,
             rest: 0,
+            stay: 0,
         }
     }
 

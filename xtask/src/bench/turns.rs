@@ -237,7 +237,7 @@ fn render(all: &[(Kind, Vec<Turn>)], args: &[String]) -> Result<String> {
         text,
         "The same processes do the same work again and again. Each turn under a tool, from its first to its last second, is compared with \
         the mean of the bare turns before and after it. Median [least, greatest]; then where the true median lies with 95 % \
-        confidence, whatever the distribution. Reproduce with `cargo xtask bench turns{command}`.\n"
+        confidence, whatever the distribution, were turns independent: neighbours share a bare one. Reproduce with `cargo xtask bench turns{command}`.\n"
     )?;
     writeln!(
         text,

@@ -38,11 +38,6 @@ impl Live {
         Ok(now)
     }
 
-    /// Counts nothing any more. After another [`crate::kernel::GRACE`] the last interval can be collected.
-    pub fn close(&mut self) -> Result<(), SourceError> {
-        Ok(self.probes.close()?)
-    }
-
     /// Collects what was counted until `to`, the time of the last [`Self::switch_over`].
     pub fn collect(&mut self, to: KtimeNs) -> Result<(), SourceError> {
         self.drain_events();
@@ -181,10 +176,12 @@ impl Live {
     pub(super) fn frameworks(&mut self) {
         let mut known = true;
         for pid in self.targets.clone() {
-            if let Ok(frameworks) = FrameworkFacts::read(pid) {
-                known &= !frameworks.libraries.is_empty();
-                self.out.push(Record::Frameworks { pid, frameworks });
-            }
+            let Ok(frameworks) = FrameworkFacts::read(pid) else {
+                known = false;
+                continue;
+            };
+            known &= frameworks.trains();
+            self.out.push(Record::Frameworks { pid, frameworks });
         }
         self.frameworks_known = known;
     }
