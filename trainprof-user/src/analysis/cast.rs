@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainprof_common::thread::WakerKind;
+use trainprof_common::thread::{NR_PREEMPTED, WakerKind};
 
 use super::{
     facts::Facts,
     locks::{Lock, LockId, lock_of},
     room::{interprets, room, together},
     spans::{overlap, union},
-    timeline::line,
+    timeline::{Item, line},
 };
 use crate::session::{
     Session,
@@ -48,6 +48,15 @@ pub struct Cast {
 }
 
 impl Cast {
+    /// Whether a producer ended a wait by handing something over.
+    pub fn fed(&self, item: &Item) -> bool {
+        let on_purpose = [WakerKind::Thread as u8, WakerKind::Sender as u8];
+        item.nr != NR_PREEMPTED
+            && on_purpose.contains(&item.waker.kind)
+            && self.producers.contains(&item.waker.tid)
+            && !matches!(item.kind(), WaitKind::File | WaitKind::Fault)
+    }
+
     /// How many batches can be in the making at once.
     pub fn parallel(&self) -> usize {
         if self.workers.is_empty() {

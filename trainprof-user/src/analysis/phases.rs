@@ -8,7 +8,6 @@ use super::{
     facts::Facts,
     running::{Call, call},
     spans::union,
-    walk::fed_by_producer,
 };
 use crate::session::kind::WaitKind;
 
@@ -114,9 +113,7 @@ pub fn worker_starts(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
     let stretch = |born: u64| {
         let at = items.partition_point(|item| item.from < born);
         let ran = at.checked_sub(1).is_none_or(|at| items[at].to <= born);
-        let waits = items[at..]
-            .iter()
-            .find(|item| fed_by_producer(cast, item))?;
+        let waits = items[at..].iter().find(|item| cast.fed(item))?;
         (ran && waits.from - born <= MAX_START_NS).then_some((born, waits.from))
     };
     union(births.filter_map(stretch).collect())

@@ -309,7 +309,7 @@ impl<'a> Walker<'a> {
             }
             match &mut found {
                 None => {
-                    if fed_by_producer(self.cast, item) {
+                    if self.cast.fed(item) {
                         let stretch = (item.from.max(from), item.woken.min(end));
                         if stretch.1 > stretch.0 {
                             found = Some((stretch, vec![*item]));
@@ -321,7 +321,7 @@ impl<'a> Walker<'a> {
                     let again = stretch.0.saturating_sub(item.to) <= ONE_STALL_NS
                         && item.nr == first.nr
                         && line(&item.object) == line(&first.object)
-                        && fed_by_producer(self.cast, item);
+                        && self.cast.fed(item);
                     if !again {
                         break;
                     }
@@ -775,15 +775,6 @@ pub fn is_served(fs_type: &str) -> bool {
         || fs_type.starts_with("nfs")
         || fs_type == "9p"
         || fs_type == "cifs"
-}
-
-/// Whether a producer ended a wait by handing something over.
-pub fn fed_by_producer(cast: &Cast, item: &Item) -> bool {
-    item.nr != NR_PREEMPTED
-        && on_purpose(item.waker.kind)
-        && cast.producers.contains(&item.waker.tid)
-        && item.kind() != WaitKind::File
-        && item.kind() != WaitKind::Fault
 }
 
 fn on_purpose(kind: u8) -> bool {
