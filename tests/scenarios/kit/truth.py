@@ -125,6 +125,7 @@ def describe(spans, cost):
         "seconds": spans.seconds,
         "share": cost / spans.seconds,
         "wait_share": spans.waiting() / spans.seconds,
+        "compute_cpu_ms": spans.own("compute", part="cpu") * 1e3 / max(1, len(turns) + len(evals)),
         "steps": steps(turns),
         "steps_with_evaluation": steps(np.concatenate([turns, evals])),
     }
