@@ -19,7 +19,7 @@ pub struct OpKey {
 crate::wire!(OpKey, 16);
 
 /// Value of an [`OpKey`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct OpCell {
     pub count: u64,
@@ -28,11 +28,63 @@ pub struct OpCell {
     pub bytes: u64,
     /// Nanoseconds from entry to exit, waits included.
     pub ns: u64,
+}
+crate::wire!(OpCell, 32);
+
+impl OpCell {
+    pub const EMPTY: Self = Self {
+        count: 0,
+        errors: 0,
+        bytes: 0,
+        ns: 0,
+    };
+}
+
+/// Operations of one thread on one file system: there are far fewer of these than of [`OpKey`], and their values are large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(C)]
+pub struct HistKey {
+    pub tid: u32,
+    /// Device number of the file system.
+    pub dev: u32,
+    /// [`crate::op::Op`] number.
+    pub op: u8,
+    /// [`crate::op::Class`] number.
+    pub class: u8,
+    pub pad: u16,
+}
+crate::wire!(HistKey, 12);
+
+impl OpKey {
+    /// Where its latencies and sizes are counted.
+    #[inline(always)]
+    pub const fn hist(&self) -> HistKey {
+        HistKey {
+            tid: self.tid,
+            dev: self.dev,
+            op: self.op,
+            class: self.class,
+            pad: 0,
+        }
+    }
+}
+
+/// Value of a [`HistKey`].
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct HistCell {
     pub latency: [u32; LATENCY_BUCKETS],
     /// Bytes of reads and writes; for opens the sizes of the files.
     pub size: [u32; SIZE_BUCKETS],
 }
-crate::wire!(OpCell, 32 + (LATENCY_BUCKETS + SIZE_BUCKETS) * 4);
+crate::wire!(HistCell, (LATENCY_BUCKETS + SIZE_BUCKETS) * 4);
+
+impl HistCell {
+    pub const EMPTY: Self = Self {
+        latency: [0; LATENCY_BUCKETS],
+        size: [0; SIZE_BUCKETS],
+    };
+}
 
 /// Waits of one thread on one object, ended by one waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,17 +1,20 @@
-//! Like calls of a thread that are not in their [`crate::cell::OpCell`] yet. They gather in a small table on each CPU; what
-//! has no room there goes on into its cell, and user space adds the rest.
+//! Like calls of a thread that are not in their [`crate::cell::OpCell`] yet. They gather in small tables on each CPU, which
+//! lie near in its caches as the large tables of cells do not; what has no room there goes on into its cell, and user space
+//! adds the rest.
 
-use crate::cell::OpKey;
+use crate::cell::{HistCell, HistKey, OpKey};
 
+/// Tables of runs on a CPU: the kernel allows no larger one than 32 KiB.
+pub const BANKS: usize = 4;
 /// Sets of a table, and entries of each.
-pub const SETS: usize = 128;
+pub const SETS: usize = 64;
 pub const WAYS: usize = 4;
 
-/// Calls of one thread that are the same operation on the same file set, with sizes of the same bucket.
+/// Calls of one thread that are the same operation on the same file set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CallRun {
-    /// Thread, size bucket, class and operation: see [`CallRun::who`].
+    /// Thread, class and operation: see [`CallRun::who`].
     pub who: u64,
     /// Device and file set: see [`CallRun::whence`].
     pub whence: u64,
@@ -22,13 +25,25 @@ pub struct CallRun {
     pub rest: u16,
     pub stay: u16,
     pub bytes: u64,
+    /// Nanoseconds of those that were timed.
+    pub ns: u64,
 }
-crate::wire!(CallRun, 32);
+crate::wire!(CallRun, 40);
 
 impl CallRun {
+    pub const EMPTY: Self = Self {
+        who: 0,
+        whence: 0,
+        count: 0,
+        rest: 0,
+        stay: 0,
+        bytes: 0,
+        ns: 0,
+    };
+
     #[inline(always)]
-    pub const fn who(tid: u32, op: u8, class: u8, bucket: u8) -> u64 {
-        (tid as u64) << 32 | (bucket as u64) << 16 | (class as u64) << 8 | op as u64
+    pub const fn who(tid: u32, op: u8, class: u8) -> u64 {
+        (tid as u64) << 32 | (class as u64) << 8 | op as u64
     }
 
     #[inline(always)]
@@ -54,11 +69,6 @@ impl CallRun {
         (self.who >> 32) as u32
     }
 
-    #[inline(always)]
-    pub const fn bucket(&self) -> u8 {
-        (self.who >> 16) as u8
-    }
-
     /// Names one stay of a thread on a CPU, by its beginning (kernel time, ns): another one has another name, but for one in
     /// 65 536.
     #[inline(always)]
@@ -72,56 +82,142 @@ impl CallRun {
         self.who == other.who && self.whence == other.whence
     }
 
-    /// In which set of a table it belongs: multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4).
+    /// In which table it belongs, and in which set of that.
     #[inline(always)]
-    pub const fn set(&self) -> usize {
-        let mixed = self.whence.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            ^ self.who.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-        (mixed >> (u64::BITS - SETS.ilog2())) as usize
+    pub const fn place(&self) -> (usize, usize) {
+        let place = mixed(self.who, self.whence, (SETS * BANKS).ilog2());
+        (place / SETS, place % SETS)
     }
 }
 
-/// A CPU's table.
+/// So many bits out of two words: multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4).
+#[inline(always)]
+const fn mixed(who: u64, whence: u64, bits: u32) -> usize {
+    let mixed =
+        whence.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ who.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    (mixed >> (u64::BITS - bits)) as usize
+}
+
+/// One of a CPU's tables.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RunTable {
     pub sets: [[CallRun; WAYS]; SETS],
 }
-crate::wire!(RunTable, 32 * WAYS * SETS);
+crate::wire!(RunTable, 40 * WAYS * SETS);
+
+/// Sets of a table of [`HistRun`]s, and entries of each.
+pub const HIST_SETS: usize = 16;
+pub const HIST_WAYS: usize = 2;
+
+/// Latencies and sizes of calls of one thread that are the same operation on the same file system.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct HistRun {
+    /// As in [`CallRun`]; 0: there are none.
+    pub who: u64,
+    pub dev: u32,
+    pub pad: u32,
+    pub cell: HistCell,
+}
+crate::wire!(HistRun, 16 + size_of::<HistCell>());
+
+impl HistRun {
+    pub const EMPTY: Self = Self {
+        who: 0,
+        dev: 0,
+        pad: 0,
+        cell: HistCell::EMPTY,
+    };
+
+    /// The cell that they go into.
+    #[inline(always)]
+    pub const fn key(&self) -> HistKey {
+        Self::key_of(self.who, self.dev)
+    }
+
+    #[inline(always)]
+    pub const fn key_of(who: u64, dev: u32) -> HistKey {
+        HistKey {
+            tid: (who >> 32) as u32,
+            dev,
+            op: who as u8,
+            class: (who >> 8) as u8,
+            pad: 0,
+        }
+    }
+
+    /// In which set of a table it belongs.
+    #[inline(always)]
+    pub const fn set(who: u64, dev: u32) -> usize {
+        mixed(who, dev as u64, HIST_SETS.ilog2())
+    }
+}
+
+/// A CPU's table of latencies and sizes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct HistTable {
+    pub sets: [[HistRun; HIST_WAYS]; HIST_SETS],
+}
+crate::wire!(HistTable, size_of::<HistRun>() * HIST_WAYS * HIST_SETS);
 
 #[cfg(test)]
 mod tests {
-    use super::{CallRun, SETS, WAYS};
+    use super::{BANKS, CallRun, HIST_SETS, HIST_WAYS, HistRun, SETS, WAYS};
 
     #[test]
     fn what_a_run_is_of_can_be_read_back() {
         let run = CallRun {
-            who: CallRun::who(4711, 3, 9, 38),
+            who: CallRun::who(4711, 3, 9),
             whence: CallRun::whence(0xfe00_0001, 77),
             ..CallRun::default()
         };
         let key = run.key();
         assert_eq!((key.tid, key.op, key.class), (4711, 3, 9));
-        assert_eq!((key.dev, key.fileset, run.bucket()), (0xfe00_0001, 77, 38));
+        assert_eq!((key.dev, key.fileset), (0xfe00_0001, 77));
     }
 
     #[test]
-    fn kinds_of_calls_spread_over_the_table() {
-        let mut used = [0_usize; SETS];
+    fn kinds_of_calls_spread_over_the_tables() {
+        let mut used = [0_usize; BANKS * SETS];
+        // Two loaders that take their turns on a CPU, with pictures in a hundred directories.
         for tid in [4711, 4712] {
-            for fileset in 1..=20 {
-                for (op, bucket) in [(1, 8), (1, 9), (1, 10), (2, 8), (2, 9), (2, 10), (4, 0)] {
+            for fileset in 1..=100 {
+                for op in [1, 2, 4, 5] {
                     let run = CallRun {
-                        who: CallRun::who(tid, op, 1, bucket),
+                        who: CallRun::who(tid, op, 1),
                         // The low bits name the CPU that counted it.
                         whence: CallRun::whence(0xfe00_0000, fileset << 12),
                         ..CallRun::default()
                     };
-                    used[run.set()] += 1;
+                    let (bank, set) = run.place();
+                    used[bank * SETS + set] += 1;
                 }
             }
         }
         let fit: usize = used.iter().map(|n| (*n).min(WAYS)).sum();
-        assert!(fit >= 265, "{fit} of 280");
+        assert!(fit >= 680, "{fit} of 800");
+    }
+
+    #[test]
+    fn histograms_spread_over_their_table() {
+        let mut used = [0_usize; HIST_SETS];
+        for tid in [4711, 4712] {
+            for (op, class) in [
+                (1, 1),
+                (2, 1),
+                (4, 1),
+                (5, 1),
+                (2, 3),
+                (3, 3),
+                (7, 4),
+                (14, 4),
+            ] {
+                used[HistRun::set(CallRun::who(tid, op, class), 0xfe00_0000)] += 1;
+            }
+        }
+        let fit: usize = used.iter().map(|n| (*n).min(HIST_WAYS)).sum();
+        assert!(fit >= 12, "{fit} of 16");
     }
 }

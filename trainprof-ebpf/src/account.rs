@@ -5,17 +5,20 @@ use core::hint::black_box;
 use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::maps::HashMap;
 use trainprof_common::{
-    cell::{OpCell, OpKey, WaitCell, WaitKey},
+    cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
     hist::{LATENCY_BUCKETS, SIZE_BUCKETS, latency_bucket, size_bucket},
     loss::Loss,
     op::Op,
-    run::{CallRun, WAYS},
+    run::{BANKS, CallRun, HistRun, WAYS},
     thread::Object,
 };
 
 use crate::{
     emit,
-    maps::{Control, OPS_A, OPS_B, PACE, RUNS, SCRATCH_CELL, WAITS_A, WAITS_B, control},
+    maps::{
+        Control, HIST_RUNS, HISTS_A, HISTS_B, OPS_A, OPS_B, PACE, RUNS, SCRATCH_HIST, WAITS_A,
+        WAITS_B, control,
+    },
 };
 
 /// One finished operation.
@@ -47,27 +50,28 @@ fn half() -> u8 {
     control(Control::EPOCH) as u8 & 1
 }
 
-/// Counts a call of the current thread. Those that were not timed gather in runs, which cost less than cells: very many
-/// calls are made when calls are not timed. Gives the run of like calls that it joined.
+/// Counts a call of the current thread. Calls gather in runs, which cost less than cells. Gives the run of like calls that
+/// it joined.
 #[inline(always)]
 pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
-    if done.timed || done.failed {
+    if done.failed {
         operation(done, object);
         return None;
     }
     let half = half();
-    let table = RUNS.get_ptr_mut(u32::from(half))?;
-    let bucket = size_bucket(done.bytes) as u8;
     let one = CallRun {
-        who: CallRun::who(done.tid, done.op, object.class as u8, bucket),
+        who: CallRun::who(done.tid, done.op, object.class as u8),
         whence: CallRun::whence(object.dev, object.fileset),
         count: 1,
         rest: 0,
         stay: 0,
         bytes: done.bytes,
+        ns: done.ns,
     };
+    let (bank, place) = one.place();
+    let table = RUNS.get_ptr_mut(u32::from(half) * BANKS as u32 + bank as u32)?;
     // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
-    let set = unsafe { &mut (*table).sets[one.set()] };
+    let set = unsafe { &mut (*table).sets[place] };
     let mut at = WAYS;
     let (mut shortest, mut least) = (WAYS, u32::MAX);
     for (n, run) in set.iter().enumerate() {
@@ -80,15 +84,25 @@ pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
             (shortest, least) = (n, run.count);
         }
     }
+    if at == WAYS && shortest == WAYS {
+        operation(done, object);
+        return None;
+    }
+    if done.timed || done.bytes != 0 || MOVES_BYTES >> (done.op & 31) & 1 != 0 {
+        let timed = u64::from(done.timed) * TIMED;
+        add_shape(
+            one.who | timed,
+            u64::from(object.dev) << 32 | u64::from(half),
+            done.bytes,
+            done.ns,
+        );
+    }
     if at < WAYS {
         let run = &mut set[at & (WAYS - 1)];
         run.count += 1;
         run.bytes += one.bytes;
+        run.ns += one.ns;
         return Some(run);
-    }
-    if shortest == WAYS {
-        operation(done, object);
-        return None;
     }
     let run = &mut set[shortest & (WAYS - 1)];
     if run.count != 0 {
@@ -97,37 +111,90 @@ pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
             run.whence,
             u64::from(half) << 32 | u64::from(run.count),
             run.bytes,
+            run.ns,
         );
     }
     *run = one;
     Some(run)
 }
 
-// A global function: the verifier looks at it once, and not again on every path that leads to a call of it. `counted` is the
-// half of the aggregates and how many calls there were.
+/// Operations of which a size of 0 tells something too, by number.
+const MOVES_BYTES: u32 = 1 << Op::Open.number()
+    | 1 << Op::Read.number()
+    | 1 << Op::Write.number()
+    | 1 << Op::Copy.number();
+
+// Global functions: the verifier looks at them once, and not again on every path that leads to a call of them. `counted` is
+// the half of the aggregates and how many calls there were.
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn add_run(who: u64, whence: u64, counted: u64, bytes: u64) -> u32 {
+extern "C" fn add_run(who: u64, whence: u64, counted: u64, bytes: u64, ns: u64) -> u32 {
     let run = CallRun {
         who,
         whence,
-        ..CallRun::default()
+        ..CallRun::EMPTY
     };
     let count = counted as u32;
     let Some(cell) = op_cell(&run.key(), (counted >> 32) as u8) else {
         emit::lost_many(Loss::OpCellsFull, u64::from(count));
         return 0;
     };
-    let size = black_box(u32::from(run.bucket())) as usize;
-    // SAFETY: one writer per key; the index is bounded.
+    // SAFETY: one writer per key.
     unsafe {
         (*cell).count += u64::from(count);
         (*cell).bytes += bytes;
-        if size < SIZE_BUCKETS {
-            (*cell).size[size] += count;
-        }
+        (*cell).ns += ns;
     }
     0
+}
+
+// `who` is thread, operation, class and flags, `whence` device and half of the aggregates.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn add_shape(who: u64, whence: u64, bytes: u64, ns: u64) -> u32 {
+    let (timed, who) = (who & TIMED != 0, who & !TIMED);
+    let (dev, half) = ((whence >> 32) as u32, whence as u8 & 1);
+    let Some(table) = HIST_RUNS.get_ptr_mut(u32::from(half)) else {
+        return 0;
+    };
+    // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
+    let set = unsafe { &mut (*table).sets[HistRun::set(who, dev)] };
+    for run in set {
+        if run.who == 0 {
+            (run.who, run.dev) = (who, dev);
+        }
+        if run.who == who && run.dev == dev {
+            count_shape(&mut run.cell, timed, ns, bytes);
+            return 0;
+        }
+    }
+    match hist_cell(&HistRun::key_of(who, dev), half) {
+        // SAFETY: one writer per key.
+        Some(cell) => count_shape(unsafe { &mut *cell }, timed, ns, bytes),
+        None => emit::lost(Loss::OpCellsFull),
+    }
+    0
+}
+
+// The compiler knows which buckets there are, the verifier does not: the comparisons must stay.
+
+#[inline(always)]
+fn count_latency(cell: &mut HistCell, timed: bool, ns: u64) {
+    if timed {
+        let latency = black_box(bucket_of_latency(ns)) as usize;
+        if latency < LATENCY_BUCKETS {
+            cell.latency[latency] += 1;
+        }
+    }
+}
+
+#[inline(always)]
+fn count_shape(cell: &mut HistCell, timed: bool, ns: u64, bytes: u64) {
+    count_latency(cell, timed, ns);
+    let size = black_box(size_bucket(bytes)) as usize;
+    if size < SIZE_BUCKETS {
+        cell.size[size] += 1;
+    }
 }
 
 /// Counts an operation, with its latency and size, under its file set.
@@ -159,30 +226,21 @@ extern "C" fn add_operation(who: u64, whence: u64, ns: u64, bytes: u64) -> u32 {
         class: (who >> 8) as u8,
         pad: 0,
     };
-    let Some(cell) = op_cell(&key, half) else {
+    let (Some(cell), Some(hist)) = (op_cell(&key, half), hist_cell(&key.hist(), half)) else {
         emit::lost(Loss::OpCellsFull);
         return 0;
     };
     let failed = who & FAILED != 0;
-    // The compiler knows what they can give, the verifier does not: the comparisons below must stay.
-    let latency = if who & TIMED != 0 {
-        black_box(bucket_of_latency(ns)) as usize
+    // SAFETY: one writer per key.
+    let (cell, hist) = unsafe { (&mut *cell, &mut *hist) };
+    cell.count += 1;
+    cell.errors += u64::from(failed);
+    cell.bytes += bytes;
+    cell.ns += ns;
+    if failed {
+        count_latency(hist, who & TIMED != 0, ns);
     } else {
-        LATENCY_BUCKETS
-    };
-    let size = black_box(size_bucket(bytes)) as usize;
-    // SAFETY: one writer per key; both indices are bounded by the comparisons.
-    unsafe {
-        (*cell).count += 1;
-        (*cell).errors += u64::from(failed);
-        (*cell).bytes += bytes;
-        (*cell).ns += ns;
-        if latency < LATENCY_BUCKETS {
-            (*cell).latency[latency] += 1;
-        }
-        if !failed && size < SIZE_BUCKETS {
-            (*cell).size[size] += 1;
-        }
+        count_shape(hist, who & TIMED != 0, ns, bytes);
     }
     0
 }
@@ -199,18 +257,32 @@ extern "C" fn bucket_of_latency(ns: u64) -> u32 {
 #[inline(always)]
 fn op_cell(key: &OpKey, half: u8) -> Option<*mut OpCell> {
     if half != 0 {
-        OPS_B.get_ptr_mut(key).or_else(|| new_op_cell(&OPS_B, key))
+        cell_of(&OPS_B, key, || Some(&OpCell::EMPTY))
     } else {
-        OPS_A.get_ptr_mut(key).or_else(|| new_op_cell(&OPS_A, key))
+        cell_of(&OPS_A, key, || Some(&OpCell::EMPTY))
     }
 }
 
 #[inline(always)]
-fn new_op_cell(map: &HashMap<OpKey, OpCell>, key: &OpKey) -> Option<*mut OpCell> {
-    let zero = SCRATCH_CELL.get(0)?;
+fn hist_cell(key: &HistKey, half: u8) -> Option<*mut HistCell> {
     // The slot is never written: it is the zero that new cells start from.
-    let _ = map.insert(key, zero, u64::from(BPF_NOEXIST));
-    map.get_ptr_mut(key)
+    if half != 0 {
+        cell_of(&HISTS_B, key, || SCRATCH_HIST.get(0))
+    } else {
+        cell_of(&HISTS_A, key, || SCRATCH_HIST.get(0))
+    }
+}
+
+#[inline(always)]
+fn cell_of<'a, K, V: 'a>(
+    map: &HashMap<K, V>,
+    key: &K,
+    zero: impl Fn() -> Option<&'a V>,
+) -> Option<*mut V> {
+    map.get_ptr_mut(key).or_else(|| {
+        let _ = map.insert(key, zero()?, u64::from(BPF_NOEXIST));
+        map.get_ptr_mut(key)
+    })
 }
 
 /// Counts one interval off the CPU.

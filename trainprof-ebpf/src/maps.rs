@@ -12,13 +12,13 @@ use trainprof_common::{
         Allocated, Caller, CallerKey, Calls, CallsKey, HIT_COUNTERS, Lifetimes, MemoryKey, Pending,
         Window, WindowState,
     },
-    cell::{OpCell, OpKey, WaitCell, WaitKey},
+    cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
     fileset::{FilesetInfo, FilesetKey, FilesetRef},
     gpu::{Call, MAX_FUNCTIONS},
     loss::Loss,
     offsets::BLOCK_BYTES,
     op::{MAX_SYSCALLS, SyscallInfo},
-    run::RunTable,
+    run::{BANKS, HistTable, RunTable},
     thread::{Described, EndedKey, EndedThread, ThreadState},
     touch::{self, TouchState},
 };
@@ -61,9 +61,19 @@ pub static ENDED: HashMap<EndedKey, EndedThread> =
 pub static OPS_A: HashMap<OpKey, OpCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 #[map]
 pub static OPS_B: HashMap<OpKey, OpCell> = HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
-/// Calls that did not get into those cells, by half of the aggregates.
+/// Latencies and sizes of the same calls.
 #[map]
-pub static RUNS: PerCpuArray<RunTable> = PerCpuArray::with_max_entries(2, 0);
+pub static HISTS_A: HashMap<HistKey, HistCell> =
+    HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+#[map]
+pub static HISTS_B: HashMap<HistKey, HistCell> =
+    HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+/// Calls that did not get into those cells: the tables of each half of the aggregates.
+#[map]
+pub static RUNS: PerCpuArray<RunTable> = PerCpuArray::with_max_entries(2 * BANKS as u32, 0);
+/// The same for latencies and sizes.
+#[map]
+pub static HIST_RUNS: PerCpuArray<HistTable> = PerCpuArray::with_max_entries(2, 0);
 #[map]
 pub static WAITS_A: HashMap<WaitKey, WaitCell> =
     HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
@@ -206,7 +216,7 @@ pub static SCRATCH_INFO: PerCpuArray<FilesetInfo> = PerCpuArray::with_max_entrie
 #[map]
 pub static SCRATCH_OBJECT: PerCpuArray<Described> = PerCpuArray::with_max_entries(1, 0);
 #[map]
-pub static SCRATCH_CELL: PerCpuArray<OpCell> = PerCpuArray::with_max_entries(1, 0);
+pub static SCRATCH_HIST: PerCpuArray<HistCell> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static SCRATCH_BLOCK: PerCpuArray<Blocks> = PerCpuArray::with_max_entries(1, 0);
 
@@ -271,8 +281,10 @@ impl Control {
     pub const NO_SAMPLES: usize = 6;
     /// How many threads user space has added: one of them may be on a CPU as a bystander.
     pub const FOLLOWED: usize = 7;
+    /// So many like calls in a row may go unlooked at, where calls are many: see [`crate::touch`].
+    pub const MOST_PASSED: usize = 8;
     /// How many there are.
-    pub const WORDS: usize = 8;
+    pub const WORDS: usize = 9;
 }
 
 /// Reads a control word.

@@ -181,16 +181,26 @@ pub fn resolve_opened(state: &mut ThreadState, fd: u64) -> (Object, u64) {
     (described.object, described.size)
 }
 
-/// What a descriptor that the current task has just closed referred to; class `Unknown` when that is not sure.
+/// What a descriptor that the current task has just closed referred to when the task last used it; class `Unknown` when it
+/// did not use it since it closed such a number before. The kernel's table does not know any more; another thread of the
+/// process may have put something else there meanwhile.
 #[inline(always)]
 pub fn resolve_closed(state: &mut ThreadState, fd: u64) -> Object {
-    trusted(state, fd).unwrap_or_default()
+    let slot = &state.fds[fd as usize & (FD_CACHE - 1)];
+    if slot.fd == fd as u32 {
+        slot.object
+    } else {
+        Object::default()
+    }
 }
+
+/// No descriptor: a system call looks at the lower half of the register, and the kernel has no table that long.
+const NO_FD: u32 = u32::MAX;
 
 /// A descriptor may refer to something else from now on.
 #[inline(always)]
 pub fn forget(state: &mut ThreadState, fd: u64) {
-    state.fds[fd as usize & (FD_CACHE - 1)].trusted = 0;
+    state.fds[fd as usize & (FD_CACHE - 1)].fd = NO_FD;
 }
 
 /// So may each.

@@ -93,9 +93,8 @@ fn send(done: &Done, object: &Object, passed: u16) -> u32 {
 }
 
 /// Like calls are passed over as if each came so many nanoseconds after the one before (a power of two), but not more
-/// than so many in a row.
+/// than [`Control::MOST_PASSED`] in a row.
 const EACH_NS: u32 = 12;
-const MOST_PASSED: u64 = 16;
 
 // A global function: the verifier looks at it once. `who` is thread, calls that were passed over, operation and class,
 // `whence` device and file set.
@@ -146,7 +145,7 @@ extern "C" fn touch(who: u64, id: u64, whence: u64, bytes: u64, at: u64) -> u32 
     next = next.max(state.spent.saturating_sub(spacing * BURST));
     if at < next {
         state.skipped = state.skipped.saturating_add(1);
-        return ((next - at) >> EACH_NS).min(MOST_PASSED) as u32;
+        return ((next - at) >> EACH_NS).min(control(Control::MOST_PASSED)) as u32;
     }
     state.spent = state.spent.max(at) + spacing;
     if found == TOUCH_SLOTS {

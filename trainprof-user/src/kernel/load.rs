@@ -23,6 +23,7 @@ use super::{
     calls::{self, CallProbes},
     map_error,
     plan::{CATALOGUE, Decision, ENTRIES, decide, tracepoints},
+    runs::Runs,
     sampling,
     threads::{self, Threads},
     wire::{Packed, Table},
@@ -134,10 +135,10 @@ impl Probes {
             threads: Threads::take(&mut ebpf)?,
             followed: 0,
             halves: [
-                half(&mut ebpf, ["OPS_A", "WAITS_A"])?,
-                half(&mut ebpf, ["OPS_B", "WAITS_B"])?,
+                half(&mut ebpf, ["OPS_A", "HISTS_A", "WAITS_A"])?,
+                half(&mut ebpf, ["OPS_B", "HISTS_B", "WAITS_B"])?,
             ],
-            runs: PerCpuArray::try_from(take(&mut ebpf, "RUNS")?).map_err(map_error("RUNS"))?,
+            runs: Runs::take(&mut ebpf)?,
             ended: table(&mut ebpf, "ENDED")?,
             filesets: table(&mut ebpf, "FILESET_INFO")?,
             control,
@@ -171,7 +172,7 @@ fn map_mut<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Map, Ke
     ebpf.map_mut(name).ok_or(KernelError::NoMap(name))
 }
 
-fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, KernelError> {
+pub(super) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, KernelError> {
     ebpf.take_map(name).ok_or(KernelError::NoMap(name))
 }
 
@@ -182,9 +183,10 @@ fn table<K: Wire, V: Wire>(
     Table::new(take(ebpf, name)?).ok_or(KernelError::NoMap(name))
 }
 
-fn half(ebpf: &mut Ebpf, [ops, waits]: [&'static str; 2]) -> Result<Half, KernelError> {
+fn half(ebpf: &mut Ebpf, [ops, hists, waits]: [&'static str; 3]) -> Result<Half, KernelError> {
     Ok(Half {
         ops: table(ebpf, ops)?,
+        hists: table(ebpf, hists)?,
         waits: table(ebpf, waits)?,
     })
 }

@@ -8,6 +8,7 @@ pub mod btf;
 mod calls;
 mod load;
 pub mod plan;
+mod runs;
 pub mod sampling;
 mod stats;
 mod threads;
@@ -23,15 +24,15 @@ use std::{
 
 use aya::{
     Ebpf,
-    maps::{Array, MapData, PerCpuArray, PerCpuValues, RingBuf},
+    maps::{Array, MapData, PerCpuArray, RingBuf},
     programs::{BtfTracePoint, ProgramError, tp_btf::BtfTracePointLinkId},
 };
 use trainprof_common::{
-    cell::{OpCell, OpKey, WaitCell, WaitKey},
+    cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
     fileset::FilesetInfo,
     gpu::Call,
     loss::Loss,
-    run::{CallRun, RunTable, SETS, WAYS},
+    run::{CallRun, HistRun},
     thread::{EndedKey, EndedThread, ThreadState},
     touch::TOUCHED,
 };
@@ -41,10 +42,7 @@ pub use self::{
     calls::{CallProbes, Notice},
     stats::StatsSwitch,
 };
-use self::{
-    threads::Threads,
-    wire::{Packed, Table},
-};
+use self::{runs::Runs, threads::Threads, wire::Table};
 
 /// After the aggregates are switched over, programs that still write into the old half are done after
 /// this long: they run with preemption off, for microseconds.
@@ -59,8 +57,9 @@ const CONTROL_ENTRIES: usize = 4;
 const CONTROL_FAULTS_IN_WINDOW: usize = 5;
 const CONTROL_NO_SAMPLES: usize = 6;
 const CONTROL_FOLLOWED: usize = 7;
+const CONTROL_MOST_PASSED: usize = 8;
 /// How many there are.
-const CONTROL_WORDS: usize = 8;
+const CONTROL_WORDS: usize = 9;
 /// The globals of the probes that are written while they run, each a section of its own.
 const CONTROL: &str = ".bss.control";
 const TOUCHES: &str = ".bss.touched";
@@ -142,8 +141,10 @@ pub struct Skipped {
 #[derive(Default)]
 pub struct Aggregates {
     pub ops: Vec<(OpKey, OpCell)>,
-    /// Calls that are not in `ops`.
+    pub hists: Vec<(HistKey, HistCell)>,
+    /// Calls that are in neither.
     pub runs: Vec<CallRun>,
+    pub hist_runs: Vec<HistRun>,
     pub waits: Vec<(WaitKey, WaitCell)>,
     pub ended: Vec<(EndedKey, EndedThread)>,
 }
@@ -159,6 +160,7 @@ pub struct RunStats {
 
 struct Half {
     ops: Table<OpKey, OpCell>,
+    hists: Table<HistKey, HistCell>,
     waits: Table<WaitKey, WaitCell>,
 }
 
@@ -179,7 +181,7 @@ pub struct Probes {
     /// Threads that were added from here.
     followed: u64,
     halves: [Half; 2],
-    runs: PerCpuArray<MapData, Packed<RunTable>>,
+    runs: Runs,
     ended: Table<EndedKey, EndedThread>,
     filesets: Table<u32, FilesetInfo>,
     /// Words that the probes read, and flags by [`touch_slot`]; the maps have one element, which is written whole.
@@ -239,31 +241,16 @@ impl Probes {
 
     /// Takes out what was counted before the last [`Self::switch_over`].
     pub fn drain(&mut self) -> Result<Aggregates, KernelError> {
-        let runs = self.drain_runs(1 - self.epoch as u32)?;
+        let (runs, hist_runs) = self.runs.drain(1 - self.epoch as u32)?;
         let half = &self.halves[1 - self.epoch];
         Ok(Aggregates {
             ops: half.ops.drain().map_err(map_error("OPS"))?,
+            hists: half.hists.drain().map_err(map_error("HISTS"))?,
             runs,
+            hist_runs,
             waits: half.waits.drain().map_err(map_error("WAITS"))?,
             ended: self.ended.drain().map_err(map_error("ENDED"))?,
         })
-    }
-
-    fn drain_runs(&mut self, half: u32) -> Result<Vec<CallRun>, KernelError> {
-        let tables = self.runs.get(&half, 0).map_err(map_error("RUNS"))?;
-        let all = tables
-            .iter()
-            .flat_map(|Packed(table)| table.sets.iter().flatten());
-        let runs: Vec<CallRun> = all.filter(|run| run.count > 0).copied().collect();
-        if !runs.is_empty() {
-            let none = Packed(RunTable {
-                sets: [[CallRun::default(); WAYS]; SETS],
-            });
-            PerCpuValues::try_from(vec![none; tables.len()])
-                .map_err(map_error("RUNS"))
-                .and_then(|none| self.runs.set(half, none, 0).map_err(map_error("RUNS")))?;
-        }
-        Ok(runs)
     }
 
     /// Sends waits one by one from this length on.
@@ -281,6 +268,11 @@ impl Probes {
         self.pace
             .get(&0, 0)
             .map_or(0, |per_cpu| per_cpu.iter().sum())
+    }
+
+    /// Lets so many like calls in a row go unlooked at for notes of single calls, where calls are many.
+    pub fn set_most_passed(&mut self, calls: u64) -> Result<(), KernelError> {
+        self.set_control(CONTROL_MOST_PASSED, calls)
     }
 
     /// Has the beginnings of system calls shown or not. Every call is counted at its end either way; only those
@@ -313,6 +305,9 @@ impl Probes {
     }
 
     fn set_control(&mut self, word: usize, value: u64) -> Result<(), KernelError> {
+        if self.control[word] == value {
+            return Ok(());
+        }
         self.control[word] = value;
         self.control_map
             .set(0, self.control, 0)

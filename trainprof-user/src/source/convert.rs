@@ -1,12 +1,9 @@
 //! From the probes' wire types to facts: pure, one function for each pair.
 
-use std::collections::BTreeMap;
-
 use trainprof_common::{
-    cell::{OpCell, OpKey, WaitCell, WaitKey},
+    cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
     event::{GpuCallEvent, TouchEvent, WaitEvent},
     gpu::{Call, CallKind},
-    hist::{LATENCY_BUCKETS, SIZE_BUCKETS},
     thread::{EndedKey, EndedThread, Object, State, ThreadState, WakerKind},
 };
 
@@ -113,20 +110,8 @@ pub(super) fn op_sum(key: &OpKey, cell: &OpCell) -> OpSum {
     }
 }
 
-/// Latencies and sizes of each thread on each file system: directories put together.
-pub(super) fn histograms(ops: &[(OpKey, OpCell)]) -> Vec<HistSum> {
-    type Counts = ([u32; LATENCY_BUCKETS], [u32; SIZE_BUCKETS]);
-    let mut sums = BTreeMap::<(u32, u8, u8, u32), Counts>::new();
-    for (key, cell) in ops {
-        let (latency, size) = sums
-            .entry((key.tid, key.op, key.class, key.dev))
-            .or_insert(([0; LATENCY_BUCKETS], [0; SIZE_BUCKETS]));
-        latency
-            .iter_mut()
-            .zip(&cell.latency)
-            .for_each(|(a, b)| *a += b);
-        size.iter_mut().zip(&cell.size).for_each(|(a, b)| *a += b);
-    }
+/// Latencies and sizes of each thread on each file system, in the order of their keys.
+pub(super) fn histograms(hists: &[(HistKey, HistCell)]) -> Vec<HistSum> {
     let filled = |counts: &[u32]| {
         counts
             .iter()
@@ -135,16 +120,19 @@ pub(super) fn histograms(ops: &[(OpKey, OpCell)]) -> Vec<HistSum> {
             .map(|(bucket, n)| (bucket as u8, *n))
             .collect()
     };
-    sums.into_iter()
-        .map(|((tid, op, class, dev), (latency, size))| HistSum {
-            tid,
-            dev,
-            op,
-            class,
-            latency: filled(&latency),
-            size: filled(&size),
+    let mut sums: Vec<HistSum> = hists
+        .iter()
+        .map(|(key, cell)| HistSum {
+            tid: key.tid,
+            dev: key.dev,
+            op: key.op,
+            class: key.class,
+            latency: filled(&cell.latency),
+            size: filled(&cell.size),
         })
-        .collect()
+        .collect();
+    sums.sort_unstable_by_key(|sum| (sum.tid, sum.op, sum.class, sum.dev));
+    sums
 }
 
 pub(super) fn thread_end(key: &EndedKey, ended: &EndedThread) -> ThreadEnd {

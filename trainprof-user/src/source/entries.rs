@@ -1,16 +1,18 @@
-//! When beginnings of system calls are shown. To show them costs each call of the host as much as to count it, so
-//! while the job makes very many they are shown for a short time again and again. Counts and bytes are exact at any
-//! time: calls are counted at their end. Only their lengths in time are then those of a sample.
+//! When beginnings of system calls are shown. To show them costs each call of the host as much as to count it, so they
+//! are shown for a short time again and again, the more rarely the more calls the job makes. Counts and bytes are exact at
+//! any time: calls are counted at their end. Only their lengths in time are then those of a sample.
 
-/// Above so many calls and switches of the job in a second, beginnings are hidden; there they would take some 3 % of
-/// two CPUs.
+/// So many calls and switches of the job are timed in a second, on average: enough to tell percentiles of their lengths
+/// within seconds, at some 0.2 % of a CPU.
+const TIMED: u64 = 3_000;
+/// Above so many calls and switches in a second beginnings are hidden at once, and looks lie close together.
 const MANY: u64 = 150_000;
-/// Below so many for [`QUIET`] looks in a row they are shown again.
+/// Below so many for [`QUIET`] looks in a row looks may lie farther apart again.
 const FEW: u64 = 100_000;
 const QUIET: u32 = 6;
-/// While hidden, beginnings are shown from one look to the next once in so many looks. Not a divisor of a second: the
-/// cost of the probes is measured once a second, and must not meet the same state each time.
-const PERIOD: u32 = 23;
+/// Beginnings are shown from one look to the next once in so many looks, at least. Odd numbers of looks are no divisors
+/// of a second: the cost of the probes is measured once a second, and must not meet the same state each time.
+const RAREST: u64 = 59;
 /// After so many looks at few calls, looks may lie farther apart.
 const CALM_AFTER: u32 = 25;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -20,11 +22,13 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub struct Entries {
     /// Kernel time and number of calls at the last look.
     last: Option<(u64, u64)>,
-    /// Looks since there came to be many; `None`: there are not.
-    many: Option<u32>,
+    /// Whether there are very many calls.
+    many: bool,
     quiet: u32,
     /// Looks since there were many, or since the beginning.
     calm: u32,
+    /// Looks since beginnings were last shown.
+    since_shown: u64,
     hidden: bool,
     /// The kernel would not show them again.
     refused: bool,
@@ -47,17 +51,34 @@ impl Entries {
         }
         let rate = calls.saturating_sub(before).saturating_mul(SECOND_NS) / ns;
         self.quiet = if rate < FEW { self.quiet + 1 } else { 0 };
-        self.many = match self.many {
-            None if rate > MANY => Some(0),
-            Some(_) if self.quiet >= QUIET => None,
-            many => many.map(|looks| looks.wrapping_add(1)),
+        self.many = rate > MANY || (self.many && self.quiet < QUIET);
+        self.calm = if self.many {
+            0
+        } else {
+            self.calm.saturating_add(1)
         };
-        self.calm = match self.many {
-            None => self.calm.saturating_add(1),
-            Some(_) => 0,
-        };
-        self.hidden = self.refused || self.many.is_some_and(|looks| looks % PERIOD != PERIOD - 1);
+        self.since_shown += 1;
+        self.hidden = self.refused || self.since_shown < self.one_in(rate);
+        if !self.hidden {
+            self.since_shown = 0;
+        }
         !self.hidden
+    }
+
+    /// At such a rate beginnings are shown from one look to the next once in so many looks.
+    fn one_in(&self, rate: u64) -> u64 {
+        if !self.many && !self.calm() {
+            return 1;
+        }
+        match rate / TIMED {
+            0 | 1 => 1,
+            times => (times | 1).min(RAREST),
+        }
+    }
+
+    /// Whether there are very many calls.
+    pub fn many(&self) -> bool {
+        self.many
     }
 
     /// Whether there have not been very many calls for a while: then looks may lie farther apart.
@@ -98,7 +119,7 @@ mod tests {
     fn few_calls_are_shown_whole() {
         let (mut entries, mut now) = (Entries::default(), (0, 0));
         assert!(
-            looks(&mut entries, &mut now, 149_000, 200)
+            looks(&mut entries, &mut now, 2 * TIMED - 1, 200)
                 .iter()
                 .all(|shown| *shown)
         );
@@ -117,30 +138,38 @@ mod tests {
     }
 
     #[test]
+    fn the_more_calls_the_more_rarely_they_are_timed() {
+        let shown_of = |rate: u64| {
+            let (mut entries, mut now) = (Entries::default(), (0, 0));
+            let start = looks(&mut entries, &mut now, rate, CALM_AFTER as usize);
+            assert_eq!(start.iter().all(|shown| *shown), rate < MANY, "{rate}");
+            let looks = looks(&mut entries, &mut now, rate, 59 * 20);
+            looks.iter().filter(|shown| **shown).count()
+        };
+        assert_eq!(shown_of(5_000), 59 * 20);
+        // 17 000 / 3 000, made odd.
+        assert_eq!(shown_of(17_000), 59 * 20 / 5);
+        assert_eq!(shown_of(120_000), 59 * 20 / 41);
+        assert_eq!(shown_of(1_200_000), 20);
+    }
+
+    #[test]
     fn many_are_sampled_until_there_are_few() {
         let (mut entries, mut now) = (Entries::default(), (0, 0));
-        let shown = looks(&mut entries, &mut now, 1_000_000, 1 + 10 * PERIOD as usize);
+        let shown = looks(&mut entries, &mut now, 1_000_000, 1 + 10 * RAREST as usize);
         assert_eq!(shown[..2], [true, false], "the first look has no rate");
         assert!(!entries.calm());
         assert_eq!(shown.iter().filter(|shown| **shown).count(), 1 + 10);
         assert_eq!(
             entries.take_hidden(),
-            LOOK * (10 * u64::from(PERIOD) - 1 - 9),
+            LOOK * (10 * RAREST - 1 - 9),
             "all but the look that hid them and those of the sample"
         );
-        assert!(
-            !looks(&mut entries, &mut now, 120_000, 3)[2],
-            "between the rates"
-        );
+        looks(&mut entries, &mut now, 120_000, 3);
+        assert!(!entries.calm(), "between the rates");
         let shown = looks(&mut entries, &mut now, 1_000, QUIET as usize);
-        assert_eq!(
-            shown.iter().position(|shown| *shown),
-            Some(QUIET as usize - 1)
-        );
-        assert!(
-            looks(&mut entries, &mut now, 1_000, 100)
-                .iter()
-                .all(|shown| *shown)
-        );
+        assert!(shown.iter().all(|shown| *shown), "few enough for each");
+        looks(&mut entries, &mut now, 1_000, CALM_AFTER as usize);
+        assert!(entries.calm());
     }
 }

@@ -81,6 +81,9 @@ pub struct Watch {
     pub overhead_budget: f64,
 }
 
+/// While there are very many calls, so many like ones in a row go unlooked at for notes of single calls.
+const MOST_PASSED: u64 = 16;
+
 /// A running watch. Records gather in `out`; take them with [`Live::take`].
 pub struct Live {
     probes: Probes,
@@ -331,6 +334,10 @@ impl Live {
     /// Looks how many calls the job makes, and decides whether their beginnings are shown until the next look.
     pub fn look_at_pace(&mut self) {
         let shown = self.entries.look(own::now().0, self.probes.pace());
+        let passed = if self.entries.many() { MOST_PASSED } else { 0 };
+        if let Err(error) = self.probes.set_most_passed(passed) {
+            tracing::warn!(%error, passed, "how many like calls are passed over could not be changed");
+        }
         if let Err(error) = self.probes.show_entries(shown) {
             tracing::warn!(%error, shown, "whether beginnings of calls are shown could not be changed");
             if shown {

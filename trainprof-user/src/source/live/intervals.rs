@@ -43,6 +43,7 @@ impl Live {
         self.drain_events();
         let mut counted = self.probes.drain()?;
         runs::add(&mut counted.ops, &counted.runs);
+        runs::add_hists(&mut counted.hists, &counted.hist_runs);
         // The order of a hash table means nothing; a fixed one makes recordings comparable.
         counted
             .ops
@@ -154,7 +155,7 @@ impl Live {
             from: self.interval_from,
             to,
             ops: counted.ops.iter().map(|(k, c)| op_sum(k, c)).collect(),
-            hists: histograms(&counted.ops),
+            hists: histograms(&counted.hists),
             waits: counted.waits.iter().map(|(k, c)| wait_sum(k, c)).collect(),
             ended: counted
                 .ended
