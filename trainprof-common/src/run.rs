@@ -76,16 +76,10 @@ impl CallRun {
         (since >> 10) as u16
     }
 
-    /// Whether both are of the same kind of calls.
+    /// In which table a run belongs, and in which set of that.
     #[inline(always)]
-    pub const fn like(&self, other: &Self) -> bool {
-        self.who == other.who && self.whence == other.whence
-    }
-
-    /// In which table it belongs, and in which set of that.
-    #[inline(always)]
-    pub const fn place(&self) -> (usize, usize) {
-        let place = mixed(self.who, self.whence, (SETS * BANKS).ilog2());
+    pub const fn place(who: u64, whence: u64) -> (usize, usize) {
+        let place = mixed(who, whence, (SETS * BANKS).ilog2());
         (place / SETS, place % SETS)
     }
 }
@@ -185,13 +179,9 @@ mod tests {
         for tid in [4711, 4712] {
             for fileset in 1..=100 {
                 for op in [1, 2, 4, 5] {
-                    let run = CallRun {
-                        who: CallRun::who(tid, op, 1),
-                        // The low bits name the CPU that counted it.
-                        whence: CallRun::whence(0xfe00_0000, fileset << 12),
-                        ..CallRun::default()
-                    };
-                    let (bank, set) = run.place();
+                    // The low bits name the CPU that counted it.
+                    let whence = CallRun::whence(0xfe00_0000, fileset << 12);
+                    let (bank, set) = CallRun::place(CallRun::who(tid, op, 1), whence);
                     used[bank * SETS + set] += 1;
                 }
             }

@@ -58,24 +58,16 @@ pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
         operation(done, object);
         return None;
     }
-    let half = half();
-    let one = CallRun {
-        who: CallRun::who(done.tid, done.op, object.class as u8),
-        whence: CallRun::whence(object.dev, object.fileset),
-        count: 1,
-        rest: 0,
-        stay: 0,
-        bytes: done.bytes,
-        ns: done.ns,
-    };
-    let (bank, place) = one.place();
-    let table = RUNS.get_ptr_mut(u32::from(half) * BANKS as u32 + bank as u32)?;
+    let who = CallRun::who(done.tid, done.op, object.class as u8);
+    let whence = CallRun::whence(object.dev, object.fileset);
+    let (bank, place) = CallRun::place(who, whence);
+    let table = RUNS.get_ptr_mut(u32::from(half()) * BANKS as u32 + bank as u32)?;
     // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
     let set = unsafe { &mut (*table).sets[place] };
     let mut at = WAYS;
     let (mut shortest, mut least) = (WAYS, u32::MAX);
     for (n, run) in set.iter().enumerate() {
-        if run.like(&one) && run.count < u32::MAX {
+        if run.who == who && run.whence == whence && run.count < u32::MAX {
             at = n;
             break;
         }
@@ -88,33 +80,22 @@ pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
         operation(done, object);
         return None;
     }
+    let joined = at < WAYS;
+    let run = &mut set[(if joined { at } else { shortest }) & (WAYS - 1)];
+    if !joined && run.count != 0 {
+        add_run(run.who, run.whence, u64::from(run.count), run.bytes, run.ns);
+    }
+    if !joined {
+        (run.who, run.whence, run.count) = (who, whence, 0);
+        (run.bytes, run.ns, run.rest) = (0, 0, 0);
+    }
+    run.count += 1;
+    run.bytes += done.bytes;
+    run.ns += done.ns;
     if done.timed || done.bytes != 0 || MOVES_BYTES >> (done.op & 31) & 1 != 0 {
         let timed = u64::from(done.timed) * TIMED;
-        add_shape(
-            one.who | timed,
-            u64::from(object.dev) << 32 | u64::from(half),
-            done.bytes,
-            done.ns,
-        );
+        add_shape(who | timed, object.dev, done.bytes, done.ns);
     }
-    if at < WAYS {
-        let run = &mut set[at & (WAYS - 1)];
-        run.count += 1;
-        run.bytes += one.bytes;
-        run.ns += one.ns;
-        return Some(run);
-    }
-    let run = &mut set[shortest & (WAYS - 1)];
-    if run.count != 0 {
-        add_run(
-            run.who,
-            run.whence,
-            u64::from(half) << 32 | u64::from(run.count),
-            run.bytes,
-            run.ns,
-        );
-    }
-    *run = one;
     Some(run)
 }
 
@@ -124,36 +105,36 @@ const MOVES_BYTES: u32 = 1 << Op::Open.number()
     | 1 << Op::Write.number()
     | 1 << Op::Copy.number();
 
-// Global functions: the verifier looks at them once, and not again on every path that leads to a call of them. `counted` is
-// the half of the aggregates and how many calls there were.
+// Global functions: the verifier looks at them once, and not again on every path that leads to a call of them. When user space
+// has just switched to the other half of the aggregates, what they add belongs to the next interval.
+
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn add_run(who: u64, whence: u64, counted: u64, bytes: u64, ns: u64) -> u32 {
+extern "C" fn add_run(who: u64, whence: u64, count: u64, bytes: u64, ns: u64) -> u32 {
     let run = CallRun {
         who,
         whence,
         ..CallRun::EMPTY
     };
-    let count = counted as u32;
-    let Some(cell) = op_cell(&run.key(), (counted >> 32) as u8) else {
-        emit::lost_many(Loss::OpCellsFull, u64::from(count));
+    let Some(cell) = op_cell(&run.key(), half()) else {
+        emit::lost_many(Loss::OpCellsFull, count);
         return 0;
     };
     // SAFETY: one writer per key.
     unsafe {
-        (*cell).count += u64::from(count);
+        (*cell).count += count;
         (*cell).bytes += bytes;
         (*cell).ns += ns;
     }
     0
 }
 
-// `who` is thread, operation, class and flags, `whence` device and half of the aggregates.
+// `who` is thread, operation, class and flags.
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn add_shape(who: u64, whence: u64, bytes: u64, ns: u64) -> u32 {
+extern "C" fn add_shape(who: u64, dev: u32, bytes: u64, ns: u64) -> u32 {
     let (timed, who) = (who & TIMED != 0, who & !TIMED);
-    let (dev, half) = ((whence >> 32) as u32, whence as u8 & 1);
+    let half = half();
     let Some(table) = HIST_RUNS.get_ptr_mut(u32::from(half)) else {
         return 0;
     };
