@@ -185,6 +185,26 @@ fn loader_threads(
     }
 }
 
+/// Threads of the trainer that contend with its step thread for the interpreter's lock and hand nothing to anybody there, nor
+/// are they handed anything: no step needs what they do.
+pub fn apart(facts: &Facts, locks: &BTreeMap<LockId, Lock>, cast: &Cast) -> BTreeSet<u32> {
+    let handed = hand_overs(facts, locks, cast.trainer, &cast.workers);
+    let tied = |tid: u32| {
+        handed.iter().any(|((from, to), handed)| {
+            (*from == tid || *to == tid)
+                && handed.count >= MIN_HAND_OVERS
+                && handed.ns / handed.count >= MIN_WAIT_NS
+        })
+    };
+    locks
+        .values()
+        .filter(|lock| lock.asks_again && lock.threads.contains(&cast.step_tid))
+        .flat_map(|lock| &lock.threads)
+        .copied()
+        .filter(|tid| *tid != cast.step_tid && !cast.producers.contains(tid) && !tied(*tid))
+        .collect()
+}
+
 /// Whether a thread is idle until the step thread calls it, while that one works: it does a part of the step in turn with it
 /// and makes nothing in advance. Counting wakes alone does not tell: the interpreter's lock may add one to each.
 fn called(facts: &Facts, locks: &BTreeMap<LockId, Lock>, tid: u32, step_tid: u32) -> bool {

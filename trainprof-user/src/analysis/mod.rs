@@ -236,11 +236,13 @@ fn trainer(
         .map(|share| share.ns)
         .sum();
     let pinned = allowed_cpus(facts);
+    let apart = cast::apart(facts, locks, &cast);
     let terms = Terms {
         wall,
         own: wall - in_stalls,
         own_crowded: crowded,
-        cpu: cpu_ns(facts),
+        cpu: cpu_ns(facts, |_| true),
+        cpu_apart: cpu_ns(facts, |tid| apart.contains(&tid)),
         cpus: cpus(facts.session, pinned),
         pinned,
         host_cpus: host_cpus(facts.session),
@@ -283,14 +285,15 @@ fn guess_batch(facts: &Facts, cast: &Cast) -> u64 {
     (between * cast.parallel().max(1) as u64).clamp(MIN_BATCH_NS, MAX_BATCH_NS)
 }
 
-/// CPU time of the whole job in what can be walked, ns.
-fn cpu_ns(facts: &Facts) -> f64 {
+/// CPU time of these threads of the job in what can be walked, ns.
+fn cpu_ns(facts: &Facts, of: impl Fn(u32) -> bool) -> f64 {
     facts
         .session
         .history
         .segments()
-        .flat_map(|segment| segment.residuals.values())
-        .map(|residual| residual.run_ns as f64)
+        .flat_map(|segment| &segment.residuals)
+        .filter(|(tid, _)| of(**tid))
+        .map(|(_, residual)| residual.run_ns as f64)
         .sum()
 }
 
@@ -327,7 +330,7 @@ fn allowed_cpus(facts: &Facts) -> Option<f64> {
         .flatten()
         .collect();
     let count = allowed.len() as f64;
-    let used = cpu_ns(facts) / (facts.walkable_ns() as f64).max(1.0);
+    let used = cpu_ns(facts, |_| true) / (facts.walkable_ns() as f64).max(1.0);
     (count > 0.0 && count < host_cpus(session) && used <= count * MORE_THAN_ALLOWED)
         .then_some(count)
 }

@@ -581,3 +581,68 @@ fn a_process_that_takes_what_the_trainer_writes_is_no_worker() {
     assert_eq!(trainer.cast.trainer, TRAINER);
     assert!(trainer.cast.workers.is_empty(), "{:?}", trainer.cast.roles);
 }
+
+/// A trainer and threads that take the interpreter's lock from it for 6 of 10 ms; they never wait for it themselves.
+fn crowded_interpreter(handed_work: bool) -> Trainer {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for tid in [101, 102, 103] {
+        tale.thread(TRAINER, tid);
+    }
+    let gil = On::Futex(0x7000);
+    for turn in 0..800_u32 {
+        let begin = f64::from(turn) * 10.0;
+        // 101 gives and takes; 103 gives, and is hardly ever without it.
+        let by = if turn % 2 == 0 { 101 } else { 103 };
+        tale.wait(TRAINER, begin, begin + 5.0, FUTEX, gil, By::Interrupt);
+        tale.wait(
+            TRAINER,
+            begin + 5.1,
+            begin + 6.0,
+            FUTEX,
+            gil,
+            By::Thread(by),
+        );
+        tale.wait(
+            101,
+            begin + 6.1,
+            begin + 8.0,
+            FUTEX,
+            gil,
+            By::Thread(TRAINER),
+        );
+        // 102 sleeps.
+        tale.wait(102, begin, begin + 10.0, SLEEP, On::Nothing, By::Interrupt);
+        if turn % 2 == 0 && handed_work {
+            tale.wait(
+                101,
+                begin + 8.1,
+                begin + 10.0,
+                FUTEX,
+                On::Futex(0x20_0000),
+                By::Thread(TRAINER),
+            );
+        }
+    }
+    trainer(&tale, 8000.0)
+}
+
+#[test]
+fn whoever_hands_the_interpreters_lock_on_has_had_it() {
+    let trainer = crowded_interpreter(false);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::Serialization), 0.6, "the lock");
+}
+
+#[test]
+fn what_only_shares_the_interpreters_lock_is_needed_by_no_step() {
+    // The second thread of the two is never handed anything, or gets work from the trainer each other turn.
+    let apart = crowded_interpreter(false);
+    assert!(
+        apart.terms.cpu_apart > 0.3 * apart.wall,
+        "{:?}",
+        apart.terms
+    );
+    let tied = crowded_interpreter(true);
+    assert!(tied.terms.cpu_apart < 0.01 * tied.wall, "{:?}", tied.terms);
+}
