@@ -38,6 +38,8 @@ pub struct Cast {
     pub step_tid: u32,
     /// Worker processes of this trainer.
     pub workers: BTreeSet<u32>,
+    /// Those of them that make whole batches: not below another worker, which a program that it started works for.
+    pub makers: BTreeSet<u32>,
     /// Threads that make batches: those of the workers, and loader threads of the trainer.
     pub producers: BTreeSet<u32>,
     /// Loader threads among them: those in the trainer's own process.
@@ -62,7 +64,7 @@ impl Cast {
         if self.workers.is_empty() {
             self.loader_threads.len()
         } else {
-            self.workers.len()
+            self.makers.len()
         }
     }
 }
@@ -94,9 +96,19 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                     producers.insert(thread.key.tid);
                 }
             }
+            let makers = workers
+                .iter()
+                .copied()
+                .filter(|pid| {
+                    !workers
+                        .iter()
+                        .any(|other| is_ancestor(session, *other, *pid))
+                })
+                .collect();
             Some(Cast {
                 trainer: *trainer,
                 step_tid,
+                makers,
                 workers,
                 producers,
                 loader_threads,

@@ -635,6 +635,48 @@ fn whoever_hands_the_interpreters_lock_on_has_had_it() {
 }
 
 #[test]
+fn work_in_a_process_below_a_worker_is_that_workers() {
+    // The worker reads what a program that it starts for each batch makes of a file.
+    let mut tale = job(1);
+    for step in 0..80_u32 {
+        let begin = f64::from(step) * 100.0;
+        let program = 300 + step;
+        tale.process(program, 201)
+            .lived(program, begin, begin + 99.0);
+        stall(&mut tale, begin + 20.0, begin + 99.9, 201);
+        tale.wait(
+            feeder(201),
+            begin,
+            begin + 99.8,
+            FUTEX,
+            On::Futex(0x1000),
+            By::Thread(201),
+        );
+        for part in 0..4 {
+            let from = begin + f64::from(part) * 20.0;
+            tale.wait(
+                201,
+                from,
+                from + 19.0,
+                READ,
+                On::Pipe(9),
+                By::Thread(program),
+            );
+        }
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    assert_eq!(trainer.cast.parallel(), 1);
+    assert!(
+        (trainer.demand.parallel - 1.0).abs() < 0.05,
+        "{:?}",
+        trainer.demand
+    );
+    let kinds: Vec<_> = analysis.findings.iter().map(|f| f.kind).collect();
+    assert!(!kinds.contains(&"worker-respawn"), "{kinds:?}");
+}
+
+#[test]
 fn what_only_shares_the_interpreters_lock_is_needed_by_no_step() {
     // The second thread of the two is never handed anything, or gets work from the trainer each other turn.
     let apart = crowded_interpreter(false);
