@@ -97,6 +97,9 @@ impl<'a> Scene<'a> {
         let mut own_batches_countable = true;
         if cast.producers.is_empty() {
             own_batches = phases::own_batches(facts, cast.step_tid);
+            if phases::apart_are_files(facts, cast.step_tid, &own_batches) {
+                own_batches.clear();
+            }
             if own_batches.is_empty()
                 && let Some(found) = alternation(facts, cast.step_tid, &checkpoints)
             {

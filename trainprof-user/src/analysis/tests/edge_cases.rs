@@ -6,7 +6,10 @@ use super::{
     stories::{TRAINER, batch, feeder, job, read_bound, stall},
     tale::{By, FUTEX, On, POLL, READ, RECV, SLEEP, Tale, WRITE, at},
 };
-use crate::analysis::{Kind, Trainer, analyse, locks::LockId, walk::What};
+use crate::{
+    analysis::{Kind, Trainer, analyse, locks::LockId, walk::What},
+    record::fact::PlaceClass,
+};
 
 fn trainer(tale: &Tale, ms: f64) -> Trainer {
     analyse(&tale.session(ms)).trainer.expect("a trainer")
@@ -687,4 +690,30 @@ fn what_only_shares_the_interpreters_lock_is_needed_by_no_step() {
     );
     let tied = crowded_interpreter(true);
     assert!(tied.terms.cpu_apart < 0.01 * tied.wall, "{:?}", tied.terms);
+}
+
+#[test]
+fn files_that_are_opened_between_lists_of_files_are_no_batches() {
+    // One file for each of 20 steps of 10 ms, then 100 ms of looking at all of them.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(5, "/data", "ext4");
+    tale.place(1, "vmlinux", PlaceClass::Kernel)
+        .place(2, "libmodel.so", PlaceClass::Other);
+    const STAT: i16 = 4;
+    for epoch in 0..25 {
+        let begin = f64::from(epoch) * 300.0;
+        for step in 0..20 {
+            let now = begin + f64::from(step) * 10.0;
+            tale.touch(TRAINER, now, Op::Open, Class::File, 3, 0);
+            tale.sample(TRAINER, now + 5.0, 2);
+        }
+        for n in 0..10 {
+            tale.sample_in(TRAINER, begin + 205.0 + f64::from(n) * 10.0, 1, STAT);
+        }
+    }
+    tale.ops(TRAINER, 10.0, Op::Open, Class::File, 5, 500, 1 << 20, 1.0);
+    let trainer = trainer(&tale, 7500.0);
+    let input = share(&trainer, Kind::InputCpu);
+    assert!(input < 0.1, "{input}");
+    close(share(&trainer, Kind::SmallFiles), 0.33, "looking at files");
 }
