@@ -80,6 +80,8 @@ pub struct Trainer {
     /// Sum of its stalls, ns.
     pub stalled: f64,
     pub checkpoints: Vec<(u64, u64)>,
+    /// Stretches in which the step thread, having no producers, made batches itself.
+    pub own_batches: Vec<(u64, u64)>,
 }
 
 impl Trainer {
@@ -262,6 +264,7 @@ fn trainer(
         gpu_calls: gpu.calls,
         synchronising: gpu.synchronising,
         checkpoints: scene.checkpoints().to_vec(),
+        own_batches: scene.own_batches().to_vec(),
         kinds_of_leaf,
         shares,
         epochs: epochs(facts, &cast, &scene, steps.as_ref()),

@@ -585,6 +585,47 @@ fn a_process_that_takes_what_the_trainer_writes_is_no_worker() {
     assert!(trainer.cast.workers.is_empty(), "{:?}", trainer.cast.roles);
 }
 
+/// A trainer that blocks for 45 of 100 ms in a pipe whose other end a process outside the job has.
+fn piped(call: i16) -> Tale {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).outsider(900, "other");
+    for step in 0..80 {
+        let now = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            now + 10.0,
+            now + 55.0,
+            call,
+            On::Pipe(9),
+            By::Thread(900),
+        );
+    }
+    tale
+}
+
+#[test]
+fn who_takes_what_is_written_makes_no_batches_and_who_writes_does() {
+    let analysis = analyse(&piped(WRITE).session(8000.0));
+    let verdict = analysis.verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "inconclusive", "{}", verdict.summary);
+    assert!(
+        verdict.summary.contains("process 900"),
+        "{}",
+        verdict.summary
+    );
+    let analysis = analyse(&piped(READ).session(8000.0));
+    let verdict = analysis.verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "input-cpu", "{}", verdict.summary);
+    assert!(
+        verdict.summary.contains("process 900"),
+        "{}",
+        verdict.summary
+    );
+    // No worker would make what that process makes.
+    let few = |finding: &crate::analysis::Finding| finding.kind == "too-few-workers";
+    assert!(!analysis.findings.iter().any(few));
+}
+
 /// A trainer and threads that take the interpreter's lock from it for 6 of 10 ms; they never wait for it themselves.
 fn crowded_interpreter(handed_work: bool) -> Trainer {
     let mut tale = Tale::default();
@@ -677,6 +718,34 @@ fn work_in_a_process_below_a_worker_is_that_workers() {
     );
     let kinds: Vec<_> = analysis.findings.iter().map(|f| f.kind).collect();
     assert!(!kinds.contains(&"worker-respawn"), "{kinds:?}");
+}
+
+#[test]
+fn batches_are_copied_out_of_a_pipe_for_the_input_side() {
+    let mut tale = job(1);
+    tale.place(1, "vmlinux", PlaceClass::Kernel);
+    tale.ops(TRAINER, 10.0, Op::Read, Class::Pipe, 0, 8000, 1 << 30, 5.0);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        stall(&mut tale, begin + 50.0, begin + 60.0, 201);
+        for n in 0..10 {
+            // Half of its own time it reads.
+            let when = begin + f64::from(n) * 5.0 + 1.0;
+            if n % 2 == 0 {
+                tale.sample_in(TRAINER, when, 1, READ);
+            } else {
+                tale.sample(TRAINER, when, 2);
+            }
+        }
+    }
+    let trainer = trainer(&tale, 8000.0);
+    let own: f64 = trainer
+        .shares
+        .iter()
+        .filter(|share| share.kind == Kind::InputCpu && !share.in_stall)
+        .map(|share| share.ns / trainer.wall)
+        .sum();
+    close(own, 0.45, "reading from the pipe");
 }
 
 #[test]
