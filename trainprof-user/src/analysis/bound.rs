@@ -27,9 +27,10 @@ pub struct Terms {
     pub own_crowded: f64,
     /// Of `own_of_cause`: wanting a CPU that the cause had. Part of `own_crowded` too.
     pub own_crowded_by_cause: f64,
-    /// CPU time of the whole job, and of the cause.
+    /// CPU time of the whole job, of the cause, and of threads of the trainer that no step needs.
     pub cpu: f64,
     pub cpu_of_cause: f64,
+    pub cpu_apart: f64,
     /// CPUs that the job may use, by affinity, cpuset and quota, and those of the host.
     pub cpus: f64,
     pub host_cpus: f64,
@@ -65,6 +66,8 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
         Kind::Serialization => 0.0,
         _ => terms.cpu_of_cause,
     };
+    // What no step needs can be done elsewhere, or later.
+    let cpu_gone = cpu_gone + terms.cpu_apart;
     let cpu = (terms.cpu - cpu_gone).max(0.0) / cpus.max(0.01);
     let mut least = own.max(supply).max(cpu).max(terms.gpu_busy);
     if kind != Kind::Serialization {

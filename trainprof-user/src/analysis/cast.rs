@@ -38,6 +38,8 @@ pub struct Cast {
     pub step_tid: u32,
     /// Worker processes of this trainer.
     pub workers: BTreeSet<u32>,
+    /// Those of them that make whole batches: not below another worker, which a program that it started works for.
+    pub makers: BTreeSet<u32>,
     /// Threads that make batches: those of the workers, and loader threads of the trainer.
     pub producers: BTreeSet<u32>,
     /// Loader threads among them: those in the trainer's own process.
@@ -62,7 +64,7 @@ impl Cast {
         if self.workers.is_empty() {
             self.loader_threads.len()
         } else {
-            self.workers.len()
+            self.makers.len()
         }
     }
 }
@@ -94,9 +96,19 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                     producers.insert(thread.key.tid);
                 }
             }
+            let makers = workers
+                .iter()
+                .copied()
+                .filter(|pid| {
+                    !workers
+                        .iter()
+                        .any(|other| is_ancestor(session, *other, *pid))
+                })
+                .collect();
             Some(Cast {
                 trainer: *trainer,
                 step_tid,
+                makers,
                 workers,
                 producers,
                 loader_threads,
@@ -183,6 +195,26 @@ fn loader_threads(
         }
         out.extend(fed);
     }
+}
+
+/// Threads of the trainer that contend with its step thread for the interpreter's lock and hand nothing to anybody there, nor
+/// are they handed anything: no step needs what they do.
+pub fn apart(facts: &Facts, locks: &BTreeMap<LockId, Lock>, cast: &Cast) -> BTreeSet<u32> {
+    let handed = hand_overs(facts, locks, cast.trainer, &cast.workers);
+    let tied = |tid: u32| {
+        handed.iter().any(|((from, to), handed)| {
+            (*from == tid || *to == tid)
+                && handed.count >= MIN_HAND_OVERS
+                && handed.ns / handed.count >= MIN_WAIT_NS
+        })
+    };
+    locks
+        .values()
+        .filter(|lock| lock.asks_again && lock.threads.contains(&cast.step_tid))
+        .flat_map(|lock| &lock.threads)
+        .copied()
+        .filter(|tid| *tid != cast.step_tid && !cast.producers.contains(tid) && !tied(*tid))
+        .collect()
 }
 
 /// Whether a thread is idle until the step thread calls it, while that one works: it does a part of the step in turn with it

@@ -31,6 +31,9 @@ const CHOKE_SHARE: f64 = 0.15;
 /// A thread that so much was fetched for in page faults reads files by mapping them.
 const MAPPED_BYTES: u64 = 1 << 20;
 
+/// Less than this through pipes is talk, not data.
+const MIN_PIPED: u64 = 16 << 20;
+
 /// What is known about a cause beyond its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Detail {
@@ -97,6 +100,9 @@ impl<'a> Scene<'a> {
         let mut own_batches_countable = true;
         if cast.producers.is_empty() {
             own_batches = phases::own_batches(facts, cast.step_tid);
+            if phases::apart_are_files(facts, cast.step_tid, &own_batches) {
+                own_batches.clear();
+            }
             if own_batches.is_empty()
                 && let Some(found) = alternation(facts, cast.step_tid, &checkpoints)
             {
@@ -331,6 +337,15 @@ impl<'a> Scene<'a> {
         self.cast.producers.contains(&tid)
     }
 
+    /// Whether what a thread reads comes through pipes rather than from files.
+    fn reads_pipes(&self, tid: u32) -> bool {
+        self.facts.session.thread(tid).is_some_and(|thread| {
+            let activity = &thread.activity;
+            activity.pipe_read_bytes >= MIN_PIPED
+                && activity.pipe_read_bytes > activity.file_read_bytes
+        })
+    }
+
     fn running(
         &self,
         leaf: &Leaf,
@@ -395,15 +410,23 @@ impl<'a> Scene<'a> {
                 .thread(tid)
                 .is_some_and(|thread| thread.activity.takes_input());
         let mut user = split.user + split.other_calls;
+        // Batches that come through a pipe are copied out of it, piece by piece: the price of how they are made.
+        let piped = if own && self.reads_pipes(tid) {
+            split.read
+        } else {
+            0.0
+        };
+        out.push((Kind::InputCpu, detail, left * piped));
+        let read_calls = split.read - piped;
         out.push((Kind::WorkerStart, detail, left * split.processes));
         if reads_files {
             let fileset = self.files.main_of_thread(tid);
             let files = Detail { fileset, ..detail };
             out.push((meta, files, left * split.file_meta));
-            out.push((read, files, left * (split.read + file_fault)));
+            out.push((read, files, left * (read_calls + file_fault)));
             out.push((Kind::NetworkIo, detail, left * split.socket));
         } else {
-            user += split.file_meta + split.read + split.socket + file_fault;
+            user += split.file_meta + read_calls + split.socket + file_fault;
         }
         if producer {
             user += split.write;
@@ -538,6 +561,8 @@ impl<'a> Scene<'a> {
                 }
                 self.network(tid, outsider)
             }
+            // Who is slow to take what is written makes no batches.
+            WaitKind::Pipe if call(nr) == Call::Write => Kind::Unknown,
             WaitKind::Pipe | WaitKind::Poll | WaitKind::Futex if outsider != 0 && !producer => {
                 if self.is_twin(outsider) {
                     Kind::Communication

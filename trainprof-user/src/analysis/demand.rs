@@ -35,7 +35,7 @@ pub fn demand(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>, scene:
     let makers: Vec<u32> = if cast.workers.is_empty() {
         cast.loader_threads.iter().copied().collect()
     } else {
-        cast.workers
+        cast.makers
             .iter()
             .filter_map(|pid| Some(leading_thread(session, *pid)?.key.tid))
             .collect()

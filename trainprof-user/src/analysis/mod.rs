@@ -80,6 +80,8 @@ pub struct Trainer {
     /// Sum of its stalls, ns.
     pub stalled: f64,
     pub checkpoints: Vec<(u64, u64)>,
+    /// Stretches in which the step thread, having no producers, made batches itself.
+    pub own_batches: Vec<(u64, u64)>,
 }
 
 impl Trainer {
@@ -236,11 +238,13 @@ fn trainer(
         .map(|share| share.ns)
         .sum();
     let pinned = allowed_cpus(facts);
+    let apart = cast::apart(facts, locks, &cast);
     let terms = Terms {
         wall,
         own: wall - in_stalls,
         own_crowded: crowded,
-        cpu: cpu_ns(facts),
+        cpu: cpu_ns(facts, |_| true),
+        cpu_apart: cpu_ns(facts, |tid| apart.contains(&tid)),
         cpus: cpus(facts.session, pinned),
         pinned,
         host_cpus: host_cpus(facts.session),
@@ -260,6 +264,7 @@ fn trainer(
         gpu_calls: gpu.calls,
         synchronising: gpu.synchronising,
         checkpoints: scene.checkpoints().to_vec(),
+        own_batches: scene.own_batches().to_vec(),
         kinds_of_leaf,
         shares,
         epochs: epochs(facts, &cast, &scene, steps.as_ref()),
@@ -283,14 +288,15 @@ fn guess_batch(facts: &Facts, cast: &Cast) -> u64 {
     (between * cast.parallel().max(1) as u64).clamp(MIN_BATCH_NS, MAX_BATCH_NS)
 }
 
-/// CPU time of the whole job in what can be walked, ns.
-fn cpu_ns(facts: &Facts) -> f64 {
+/// CPU time of these threads of the job in what can be walked, ns.
+fn cpu_ns(facts: &Facts, of: impl Fn(u32) -> bool) -> f64 {
     facts
         .session
         .history
         .segments()
-        .flat_map(|segment| segment.residuals.values())
-        .map(|residual| residual.run_ns as f64)
+        .flat_map(|segment| &segment.residuals)
+        .filter(|(tid, _)| of(**tid))
+        .map(|(_, residual)| residual.run_ns as f64)
         .sum()
 }
 
@@ -327,7 +333,7 @@ fn allowed_cpus(facts: &Facts) -> Option<f64> {
         .flatten()
         .collect();
     let count = allowed.len() as f64;
-    let used = cpu_ns(facts) / (facts.walkable_ns() as f64).max(1.0);
+    let used = cpu_ns(facts, |_| true) / (facts.walkable_ns() as f64).max(1.0);
     (count > 0.0 && count < host_cpus(session) && used <= count * MORE_THAN_ALLOWED)
         .then_some(count)
 }

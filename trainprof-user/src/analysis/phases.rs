@@ -6,8 +6,8 @@ use trainprof_common::op::{Class, Op};
 use super::{
     cast::Cast,
     facts::Facts,
-    running::{Call, call},
-    spans::union,
+    running::{Call, call, split_of},
+    spans::{overlap, union},
 };
 use crate::session::kind::WaitKind;
 
@@ -24,6 +24,9 @@ const MAX_AROUND_SYNC_NS: u64 = 100_000_000;
 /// Files are read in batches when the time between two batches is at least so many times the usual time
 /// between two files of one batch.
 const BATCH_GAP: f64 = 3.0;
+/// Samples that tell what is done between batches, and the share of them in calls for files that a model does not make.
+const MIN_SAMPLES: usize = 25;
+const BUSY_WITH_FILES: f64 = 0.25;
 /// Files that show a pattern.
 const MIN_FILES: usize = 20;
 
@@ -166,6 +169,17 @@ pub fn own_batches(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
         count += 1;
     }
     union(out)
+}
+
+/// Whether the thread is busy with files outside of these stretches too: then a list of them is read there, say, and the
+/// model is computed inside, between one file and the next.
+pub fn apart_are_files(facts: &Facts, tid: u32, batches: &[(u64, u64)]) -> bool {
+    let apart = facts
+        .samples(tid)
+        .iter()
+        .filter(|sample| overlap(batches, sample.at.0, sample.at.0 + 1) == 0);
+    let split = split_of(facts.session, apart);
+    split.samples >= MIN_SAMPLES && split.file_meta + split.read >= BUSY_WITH_FILES
 }
 
 /// Where sorted gaps fall apart into short and long ones: the widest jump between neighbours, when it is wide

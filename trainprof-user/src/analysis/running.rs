@@ -193,7 +193,8 @@ const DECODERS: [&str; 26] = [
     "libparquet",
 ];
 
-fn decodes(session: &Session, place: u32) -> bool {
+/// Whether a place lies in such a library.
+pub fn decodes(session: &Session, place: u32) -> bool {
     session
         .places
         .get(&place)

@@ -2,7 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{Analysis, Finding, Kind, Trainer, words};
+use super::{
+    Analysis, Finding, Kind, Trainer,
+    causes::outsider,
+    rules::clip,
+    running::{Call, call},
+    walk::What,
+    words,
+};
 use crate::session::Session;
 
 /// A cause that can be fixed is the verdict from this share of the wall time on; a smaller one is a finding
@@ -10,6 +17,8 @@ use crate::session::Session;
 const MIN_SHARE: f64 = 0.15;
 /// Computing is the verdict from this share of the wall time on.
 const MIN_COMPUTE: f64 = 0.5;
+/// As long as no more than this part of it went to what cannot be told: that might be what could be fixed.
+const MOST_BLURRED: f64 = 0.5;
 /// Seconds of walking, or steps, that make a verdict.
 const ENOUGH_S: f64 = 10.0;
 const ENOUGH_STEPS: f64 = 20.0;
@@ -82,11 +91,21 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
     let (kind, share, rival) = match first {
         Some((kind, share)) if share >= MIN_SHARE && share >= blurred => (kind, share, second),
         Some((_, share)) if share >= MIN_SHARE => {
-            return inconclusive(by_gpu, 0.2, blurred_words(session, trainer, &shares));
+            return inconclusive(
+                by_gpu,
+                0.2,
+                blurred_words(session, trainer, &shares, blurred),
+            );
         }
-        _ if compute >= MIN_COMPUTE => (Kind::Compute, compute, first.map_or(0.0, |f| f.1)),
+        _ if compute >= MIN_COMPUTE && blurred <= MOST_BLURRED * compute => {
+            (Kind::Compute, compute, first.map_or(0.0, |f| f.1))
+        }
         _ => {
-            return inconclusive(by_gpu, 0.2, blurred_words(session, trainer, &shares));
+            return inconclusive(
+                by_gpu,
+                0.2,
+                blurred_words(session, trainer, &shares, blurred),
+            );
         }
     };
     let confidence = confidence(session, trainer, kind, share, rival, blurred, by_gpu);
@@ -107,10 +126,19 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
     } else {
         trainer.bound(kind)
     };
-    let finding = analysis
-        .findings
-        .iter()
-        .find(|finding| finding.kind == kind.name());
+    let starting = trainer.ns(Kind::WorkerStart) > trainer.ns(Kind::InputCpu);
+    let named = if kind == Kind::InputCpu && starting {
+        "worker-respawn"
+    } else {
+        kind.name()
+    };
+    let find = |name: &str| {
+        analysis
+            .findings
+            .iter()
+            .find(|finding| finding.kind == name)
+    };
+    let finding = find(named).or_else(|| find(kind.name()));
     Verdict {
         bottleneck: kind.name(),
         share: Some(if by_gpu && kind != Kind::Compute {
@@ -167,7 +195,12 @@ fn inconclusive(by_gpu: bool, confidence: f64, summary: String) -> Verdict {
 }
 
 /// What is in the way of a verdict: who spends most of the time on what says nothing, and what would say more.
-fn blurred_words(session: &Session, trainer: &Trainer, shares: &BTreeMap<Kind, f64>) -> String {
+fn blurred_words(
+    session: &Session,
+    trainer: &Trainer,
+    shares: &BTreeMap<Kind, f64>,
+    blurred: f64,
+) -> String {
     let most = [
         (Kind::Unknown, "waits that could not be followed to a cause"),
         (
@@ -181,6 +214,8 @@ fn blurred_words(session: &Session, trainer: &Trainer, shares: &BTreeMap<Kind, f
         (Kind::Compute, "computing"),
     ]
     .into_iter()
+    // Of much that cannot be told the largest part is told, not the computing beside it.
+    .filter(|(kind, _)| *kind != Kind::Compute || blurred < MIN_SHARE)
     .map(|(kind, words)| (shares.get(&kind).copied().unwrap_or(0.0), kind, words))
     .max_by(|a, b| a.0.total_cmp(&b.0));
     // Without a GPU in use, that none is seen is no lack.
@@ -193,6 +228,11 @@ fn blurred_words(session: &Session, trainer: &Trainer, shares: &BTreeMap<Kind, f
     let Some((share, kind, words)) = most else {
         return format!("no cause stands out{missing}");
     };
+    if kind == Kind::Unknown
+        && let Some(words) = stranger(session, trainer)
+    {
+        return words;
+    }
     let who = match doer(session, trainer, kind) {
         Some(pid) if trainer.cast.workers.contains(&pid) => {
             format!("the trainer waits while worker {pid}, or one like it, spends")
@@ -203,6 +243,43 @@ fn blurred_words(session: &Session, trainer: &Trainer, shares: &BTreeMap<Kind, f
         "{who} {} of the time {words}, and no cause stands out{missing}",
         words::percent(share)
     )
+}
+
+/// Waits for a process outside the job, where they are most of what could not be followed to a cause.
+fn stranger(session: &Session, trainer: &Trainer) -> Option<String> {
+    let mut by_process = BTreeMap::<(u32, String), (f64, f64)>::new();
+    let mut all = 0.0;
+    for share in trainer
+        .shares
+        .iter()
+        .filter(|share| share.kind == Kind::Unknown)
+    {
+        all += share.ns;
+        if let Some(process) = outsider(session, share.detail.outsider) {
+            let (ns, written) = by_process.entry(process).or_default();
+            *ns += share.ns;
+            if let What::Wait { nr, .. } = trainer.walked.leaves[share.leaf as usize].0.what
+                && call(nr) == Call::Write
+            {
+                *written += share.ns;
+            }
+        }
+    }
+    let ((pid, command), (ns, written)) = by_process
+        .into_iter()
+        .max_by(|a, b| a.1.0.total_cmp(&b.1.0))
+        .filter(|(_, (ns, _))| *ns * 2.0 >= all)?;
+    let what = if written * 2.0 >= ns {
+        "takes what it writes, into a pipe"
+    } else {
+        "answers"
+    };
+    Some(format!(
+        "for {} of the time process {} waits until process {pid} ({}), outside the job, {what}",
+        words::percent(ns / trainer.wall.max(1.0)),
+        trainer.cast.trainer,
+        clip(&command.replace('\n', " "), 80),
+    ))
 }
 
 /// The process that most of a cause's time goes by.

@@ -429,7 +429,7 @@ impl<'a> Walker<'a> {
         let kind = item.kind();
         let how = if kind == WaitKind::Futex
             && let Some(lock) = lock_of(self.locks, self.facts, tid, line(&item.object))
-            && lock.threads.contains(&waker)
+            && (lock.threads.contains(&waker) || self.of_interpreter(lock, waker))
         {
             HopKind::Lock(lock.id)
         } else if self.is_other_rank(tid, waker) {
@@ -449,6 +449,12 @@ impl<'a> Walker<'a> {
                 0
             },
         }
+    }
+
+    /// Whether a thread can only have had a lock that it hands on: an interpreter's, which each of its threads needs. One that
+    /// hardly ever waits for it itself is not known as one of those that contend for it.
+    fn of_interpreter(&self, lock: &Lock, waker: u32) -> bool {
+        lock.asks_again && self.facts.pid(waker) == Some(lock.id.pid)
     }
 
     fn is_other_rank(&self, tid: u32, waker: u32) -> bool {

@@ -4,13 +4,22 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::{Answer, Look, look::rounded};
-use crate::analysis::Kind;
+use super::{
+    Answer, Look,
+    look::{clip, rounded},
+};
+use crate::{
+    analysis::{Kind, running::decodes, spans::overlap, walk::What},
+    record::fact::SampleFact,
+};
 
 const KIND: Kind = Kind::InputCpu;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
+        if let Some(said) = made_outside(look) {
+            return said;
+        }
         let functions = functions(look);
         if !functions.is_empty() {
             evidence.insert("functions", json!(functions));
@@ -22,6 +31,9 @@ pub(super) fn rule(look: &Look) -> Answer {
             .map_or_else(String::new, |name| format!(", most of it in {name}"));
         let summary = if parallel == 0 {
             format!("the trainer makes its batches itself, between its steps{most}")
+        } else if copies(look) {
+            "the trainer itself copies its batches out of a pipe, and waits for those who write them there"
+                .to_owned()
         } else if !look.behind_producers(KIND) {
             format!("the workers have the CPUs that the trainer wants{most}")
         } else {
@@ -34,6 +46,15 @@ pub(super) fn rule(look: &Look) -> Answer {
         let free = look.free_cpus();
         let cpus = look.trainer.terms.cpus;
         let more = look.let_on_more_cpus(evidence);
+        if copies(look) {
+            return (
+                summary,
+                format!(
+                    "hand batches over in shared memory (tensors, multiprocessing.shared_memory) instead of writing their bytes into a pipe; without this work {}",
+                    look.effect(KIND)
+                ),
+            );
+        }
         let advice = match wanted {
             Some(wanted) if wanted - parallel as f64 <= look.free_cpus() + 0.5 && wanted > parallel as f64 => format!(
                 "raise num_workers to about {:.0}; without this work in the way {}",
@@ -65,8 +86,84 @@ pub(super) fn wanted_workers(look: &Look) -> Option<f64> {
     Some(busy / own)
 }
 
-/// Where samples of the producers fell, most first.
+/// What is said where most of it is waiting for a process outside the job, which makes what the trainer reads.
+fn made_outside(look: &Look) -> Option<(String, String)> {
+    let (outsiders, ns) = outside(look);
+    if ns * 2.0 < look.trainer.ns(KIND) {
+        return None;
+    }
+    Some((
+        format!(
+            "the trainer itself waited for what {} hands to it",
+            outsiders.join(" and ")
+        ),
+        format!(
+            "make that process faster, let several of it work, or let it work ahead (a larger buffer between them); without these waits {}",
+            look.effect(KIND)
+        ),
+    ))
+}
+
+/// Whether a trainer with workers spends more of it on a CPU of its own than on waiting for theirs, or for a CPU.
+fn copies(look: &Look) -> bool {
+    let trainer = look.trainer;
+    let own: f64 = look
+        .parts(KIND)
+        .filter(|share| !share.in_stall)
+        .filter(|share| {
+            matches!(
+                trainer.walked.leaves[share.leaf as usize].0.what,
+                What::Run { .. }
+            )
+        })
+        .map(|share| share.ns)
+        .sum();
+    trainer.cast.parallel() > 0 && own * 3.0 >= trainer.ns(KIND)
+}
+
+/// Processes outside the job that the trainer waited for as for a worker, and for how long (ns).
+fn outside(look: &Look) -> (Vec<String>, f64) {
+    let all = look.outsiders(KIND);
+    let ns = all.iter().map(|(_, ns)| ns).sum();
+    // A program that is started again and again is one.
+    let mut by_command = BTreeMap::<&str, (u32, f64, usize)>::new();
+    for ((pid, command), ns) in &all {
+        let entry = by_command.entry(command).or_insert((*pid, 0.0, 0));
+        entry.1 += ns;
+        entry.2 += 1;
+    }
+    let mut named: Vec<_> = by_command.into_iter().collect();
+    named.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
+    let named = named
+        .into_iter()
+        .take(2)
+        .map(|(command, (pid, _, times))| {
+            let more = if times > 1 {
+                format!(", and {} more like it", times - 1)
+            } else {
+                String::new()
+            };
+            format!(
+                "process {pid} ({}{more})",
+                clip(&command.replace('\n', " "), 60)
+            )
+        })
+        .collect();
+    (named, ns)
+}
+
+/// Where samples of the producers fell, most first; of a trainer that makes its batches itself, those that fell while it did.
 fn functions(look: &Look) -> Vec<String> {
+    let none = look.trainer.cast.producers.is_empty();
+    let own = &look.trainer.own_batches;
+    let counts_here = |sample: &SampleFact| {
+        !none
+            || if own.is_empty() {
+                decodes(look.session, sample.place)
+            } else {
+                overlap(own, sample.at.0, sample.at.0 + 1) > 0
+            }
+    };
     let mut counts = BTreeMap::<u32, usize>::new();
     let mut all = 0;
     let tids: Vec<u32> = if look.trainer.cast.producers.is_empty() {
@@ -75,7 +172,7 @@ fn functions(look: &Look) -> Vec<String> {
         look.trainer.cast.producers.iter().copied().collect()
     };
     for tid in tids {
-        for sample in look.facts.samples(tid) {
+        for sample in look.facts.samples(tid).iter().filter(|s| counts_here(s)) {
             *counts.entry(sample.place).or_default() += 1;
             all += 1;
         }

@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-pub use look::Look;
+pub use look::{Look, clip};
 
 use super::{Analysis, facts::Facts};
 use crate::session::Session;

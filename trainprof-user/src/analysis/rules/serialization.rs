@@ -33,7 +33,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             );
             let advice = if gil {
                 format!(
-                    "make batches in worker processes (num_workers) instead of threads, or in code that lets the lock go; without it {}",
+                    "let processes do what these threads do (for batches: num_workers), or code that lets the lock go; without it {}",
                     look.effect(KIND)
                 )
             } else {

@@ -21,6 +21,13 @@ pub(super) fn rule(look: &Look) -> Answer {
     if trainer.cast.parallel() == 0 {
         let input =
             trainer.ns(Kind::InputCpu) + trainer.ns(Kind::StorageIo) + trainer.ns(Kind::SmallFiles);
+        // What a process outside the job hands to the trainer is not made sooner by workers that wait for it.
+        let handed: f64 = look
+            .parts(Kind::InputCpu)
+            .filter(|share| share.detail.outsider != 0)
+            .map(|share| share.ns)
+            .sum();
+        let input = input - handed;
         let share = input / trainer.wall;
         if share < WAITS {
             return Answer::Clear;

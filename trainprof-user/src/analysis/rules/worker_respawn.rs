@@ -10,7 +10,7 @@ const GENERATIONS: f64 = 2.0;
 
 pub(super) fn rule(look: &Look) -> Answer {
     let session = look.session;
-    let workers = &look.trainer.cast.workers;
+    let workers = &look.trainer.cast.makers;
     if workers.is_empty() {
         return Answer::Clear;
     }

@@ -6,7 +6,10 @@ use super::{
     stories::{TRAINER, batch, feeder, job, read_bound, stall},
     tale::{By, FUTEX, On, POLL, READ, RECV, SLEEP, Tale, WRITE, at},
 };
-use crate::analysis::{Kind, Trainer, analyse, locks::LockId, walk::What};
+use crate::{
+    analysis::{Kind, Trainer, analyse, locks::LockId, walk::What},
+    record::fact::PlaceClass,
+};
 
 fn trainer(tale: &Tale, ms: f64) -> Trainer {
     analyse(&tale.session(ms)).trainer.expect("a trainer")
@@ -580,4 +583,206 @@ fn a_process_that_takes_what_the_trainer_writes_is_no_worker() {
     let trainer = analysis.trainer.as_ref().expect("a trainer");
     assert_eq!(trainer.cast.trainer, TRAINER);
     assert!(trainer.cast.workers.is_empty(), "{:?}", trainer.cast.roles);
+}
+
+/// A trainer that blocks for 45 of 100 ms in a pipe whose other end a process outside the job has.
+fn piped(call: i16) -> Tale {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).outsider(900, "other");
+    for step in 0..80 {
+        let now = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            now + 10.0,
+            now + 55.0,
+            call,
+            On::Pipe(9),
+            By::Thread(900),
+        );
+    }
+    tale
+}
+
+#[test]
+fn who_takes_what_is_written_makes_no_batches_and_who_writes_does() {
+    let analysis = analyse(&piped(WRITE).session(8000.0));
+    let verdict = analysis.verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "inconclusive", "{}", verdict.summary);
+    assert!(
+        verdict.summary.contains("process 900"),
+        "{}",
+        verdict.summary
+    );
+    let analysis = analyse(&piped(READ).session(8000.0));
+    let verdict = analysis.verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "input-cpu", "{}", verdict.summary);
+    assert!(
+        verdict.summary.contains("process 900"),
+        "{}",
+        verdict.summary
+    );
+    // No worker would make what that process makes.
+    let few = |finding: &crate::analysis::Finding| finding.kind == "too-few-workers";
+    assert!(!analysis.findings.iter().any(few));
+}
+
+/// A trainer and threads that take the interpreter's lock from it for 6 of 10 ms; they never wait for it themselves.
+fn crowded_interpreter(handed_work: bool) -> Trainer {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for tid in [101, 102, 103] {
+        tale.thread(TRAINER, tid);
+    }
+    let gil = On::Futex(0x7000);
+    for turn in 0..800_u32 {
+        let begin = f64::from(turn) * 10.0;
+        // 101 gives and takes; 103 gives, and is hardly ever without it.
+        let by = if turn % 2 == 0 { 101 } else { 103 };
+        tale.wait(TRAINER, begin, begin + 5.0, FUTEX, gil, By::Interrupt);
+        tale.wait(
+            TRAINER,
+            begin + 5.1,
+            begin + 6.0,
+            FUTEX,
+            gil,
+            By::Thread(by),
+        );
+        tale.wait(
+            101,
+            begin + 6.1,
+            begin + 8.0,
+            FUTEX,
+            gil,
+            By::Thread(TRAINER),
+        );
+        // 102 sleeps.
+        tale.wait(102, begin, begin + 10.0, SLEEP, On::Nothing, By::Interrupt);
+        if turn % 2 == 0 && handed_work {
+            tale.wait(
+                101,
+                begin + 8.1,
+                begin + 10.0,
+                FUTEX,
+                On::Futex(0x20_0000),
+                By::Thread(TRAINER),
+            );
+        }
+    }
+    trainer(&tale, 8000.0)
+}
+
+#[test]
+fn whoever_hands_the_interpreters_lock_on_has_had_it() {
+    let trainer = crowded_interpreter(false);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::Serialization), 0.6, "the lock");
+}
+
+#[test]
+fn work_in_a_process_below_a_worker_is_that_workers() {
+    // The worker reads what a program that it starts for each batch makes of a file.
+    let mut tale = job(1);
+    for step in 0..80_u32 {
+        let begin = f64::from(step) * 100.0;
+        let program = 300 + step;
+        tale.process(program, 201)
+            .lived(program, begin, begin + 99.0);
+        stall(&mut tale, begin + 20.0, begin + 99.9, 201);
+        tale.wait(
+            feeder(201),
+            begin,
+            begin + 99.8,
+            FUTEX,
+            On::Futex(0x1000),
+            By::Thread(201),
+        );
+        for part in 0..4 {
+            let from = begin + f64::from(part) * 20.0;
+            tale.wait(
+                201,
+                from,
+                from + 19.0,
+                READ,
+                On::Pipe(9),
+                By::Thread(program),
+            );
+        }
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    assert_eq!(trainer.cast.parallel(), 1);
+    assert!(
+        (trainer.demand.parallel - 1.0).abs() < 0.05,
+        "{:?}",
+        trainer.demand
+    );
+    let kinds: Vec<_> = analysis.findings.iter().map(|f| f.kind).collect();
+    assert!(!kinds.contains(&"worker-respawn"), "{kinds:?}");
+}
+
+#[test]
+fn batches_are_copied_out_of_a_pipe_for_the_input_side() {
+    let mut tale = job(1);
+    tale.place(1, "vmlinux", PlaceClass::Kernel);
+    tale.ops(TRAINER, 10.0, Op::Read, Class::Pipe, 0, 8000, 1 << 30, 5.0);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        stall(&mut tale, begin + 50.0, begin + 60.0, 201);
+        for n in 0..10 {
+            // Half of its own time it reads.
+            let when = begin + f64::from(n) * 5.0 + 1.0;
+            if n % 2 == 0 {
+                tale.sample_in(TRAINER, when, 1, READ);
+            } else {
+                tale.sample(TRAINER, when, 2);
+            }
+        }
+    }
+    let trainer = trainer(&tale, 8000.0);
+    let own: f64 = trainer
+        .shares
+        .iter()
+        .filter(|share| share.kind == Kind::InputCpu && !share.in_stall)
+        .map(|share| share.ns / trainer.wall)
+        .sum();
+    close(own, 0.45, "reading from the pipe");
+}
+
+#[test]
+fn what_only_shares_the_interpreters_lock_is_needed_by_no_step() {
+    // The second thread of the two is never handed anything, or gets work from the trainer each other turn.
+    let apart = crowded_interpreter(false);
+    assert!(
+        apart.terms.cpu_apart > 0.3 * apart.wall,
+        "{:?}",
+        apart.terms
+    );
+    let tied = crowded_interpreter(true);
+    assert!(tied.terms.cpu_apart < 0.01 * tied.wall, "{:?}", tied.terms);
+}
+
+#[test]
+fn files_that_are_opened_between_lists_of_files_are_no_batches() {
+    // One file for each of 20 steps of 10 ms, then 100 ms of looking at all of them.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(5, "/data", "ext4");
+    tale.place(1, "vmlinux", PlaceClass::Kernel)
+        .place(2, "libmodel.so", PlaceClass::Other);
+    const STAT: i16 = 4;
+    for epoch in 0..25 {
+        let begin = f64::from(epoch) * 300.0;
+        for step in 0..20 {
+            let now = begin + f64::from(step) * 10.0;
+            tale.touch(TRAINER, now, Op::Open, Class::File, 3, 0);
+            tale.sample(TRAINER, now + 5.0, 2);
+        }
+        for n in 0..10 {
+            tale.sample_in(TRAINER, begin + 205.0 + f64::from(n) * 10.0, 1, STAT);
+        }
+    }
+    tale.ops(TRAINER, 10.0, Op::Open, Class::File, 5, 500, 1 << 20, 1.0);
+    let trainer = trainer(&tale, 7500.0);
+    let input = share(&trainer, Kind::InputCpu);
+    assert!(input < 0.1, "{input}");
+    close(share(&trainer, Kind::SmallFiles), 0.33, "looking at files");
 }

@@ -268,6 +268,17 @@ impl Tale {
         self
     }
 
+    /// A clock sample inside a system call.
+    pub fn sample_in(&mut self, tid: u32, when: f64, place: u32, call: i16) -> &mut Self {
+        self.samples.push(SampleFact {
+            tid,
+            at: KtimeNs(at(when)),
+            place,
+            nr: call,
+        });
+        self
+    }
+
     /// Counted operations.
     #[expect(clippy::too_many_arguments, reason = "one row")]
     pub fn ops(
