@@ -5,6 +5,7 @@ pub mod alternation;
 pub mod bound;
 pub mod cast;
 pub mod causes;
+pub mod collectives;
 pub mod demand;
 pub mod epochs;
 pub mod facts;

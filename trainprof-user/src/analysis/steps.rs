@@ -7,13 +7,14 @@ use trainprof_common::op::{Class, Op};
 use super::{
     cast::Cast,
     causes::Scene,
+    collectives::collectives,
     facts::Facts,
     locks::lock_of,
     pulse::pulse,
     room::{own_line, room},
     spans::{overlap, union},
     timeline::line,
-    walk::{HopKind, Walked},
+    walk::Walked,
 };
 use crate::{
     record::fact::{GpuCallKind, ObjectFact},
@@ -147,7 +148,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         from_gpu(facts, cast),
         from_queue(facts, cast, scene),
         from_own_batches(facts, scene),
-        from_collectives(facts, walked),
+        from_collectives(facts, cast, scene, walked),
         from_own_calls(facts, cast, scene),
     ];
     candidates
@@ -476,20 +477,9 @@ fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
     (times.len() >= MIN_STEPS).then(|| build(facts, Clock::GpuSync, apart(times), None))
 }
 
-/// Ends of waits for other ranks.
-fn from_collectives(facts: &Facts, walked: &Walked) -> Option<Steps> {
-    let of_rank: Vec<bool> = walked
-        .leaves
-        .iter()
-        .map(|(leaf, _)| leaf.hops.iter().any(|hop| hop.how == HopKind::Rank))
-        .collect();
-    let waits: Vec<(u64, u64)> = walked
-        .pieces
-        .iter()
-        .filter(|piece| of_rank[piece.leaf as usize])
-        .map(|piece| (piece.from, piece.to + ONE_MESSAGE_NS))
-        .collect();
-    let times: Vec<u64> = union(waits).into_iter().map(|(_, to)| to).collect();
+/// Ends of exchanges with other ranks.
+fn from_collectives(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
+    let times = collectives(facts, cast, scene.locks, walked);
     (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Collectives, apart(times), None))
 }
 
