@@ -18,6 +18,7 @@ pub mod memory;
 pub mod pace;
 pub mod phases;
 pub mod pulse;
+pub mod put_aside;
 pub mod room;
 pub mod rules;
 pub mod running;

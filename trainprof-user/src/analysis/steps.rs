@@ -10,14 +10,16 @@ use super::{
     collectives::collectives,
     facts::Facts,
     locks::lock_of,
+    phases::renewals,
     pulse::pulse,
+    put_aside::spread,
     room::{own_line, room},
     spans::{overlap, union},
     timeline::line,
     walk::Walked,
 };
 use crate::{
-    record::fact::{GpuCallKind, ObjectFact},
+    record::fact::{GpuCallKind, ObjectFact, TouchFact},
     session::kind::WaitKind,
 };
 
@@ -144,7 +146,7 @@ impl Steps {
 /// Finds the steps; `None` where there is no clock.
 pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     let candidates = [
-        from_workers(facts, cast, scene),
+        from_workers(facts, cast, scene, walked),
         from_gpu(facts, cast),
         from_queue(facts, cast, scene),
         from_own_batches(facts, scene),
@@ -158,7 +160,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
 }
 
 /// Batches from worker processes: asked for by a write on a pipe, handed over by a message on another.
-fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
+fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     if cast.workers.is_empty() {
         return None;
     }
@@ -168,7 +170,21 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     if taken.len() < MIN_STEPS {
         return None;
     }
-    let asked = |steps: Steps| from_asking(facts, cast, &pipes, steps);
+    let renewals = renewals(facts, cast);
+    let asked = |steps: Steps| {
+        let mut steps = from_asking(facts, cast, &pipes, steps);
+        from_renewal(&mut steps.spans, &renewals);
+        // A helper thread takes messages ahead of the steps.
+        let itself = facts
+            .touches(cast.step_tid)
+            .iter()
+            .any(|touch| reads(touch, &pipes));
+        if steps.clock == Clock::BatchHandOver && itself {
+            let without = [walked.stalls.clone(), renewals.clone()].concat();
+            spread(&mut steps.spans, &union(without));
+        }
+        steps
+    };
     let close = |a: usize, b: usize, slack: usize| a.abs_diff(b) <= slack + a.max(b) / 10;
     let outstanding = 4 * cast.workers.len();
     let inside: Vec<u64> = match (taken.first(), taken.last()) {
@@ -198,19 +214,17 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
 /// Moves each step's beginning to where the step thread began to wait for its batch on one of the pipes, or to read it: when it
 /// has the batch it asks for another, so that waiting and reading would count to the step before.
 fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps {
-    let theirs =
-        |object: &ObjectFact| object.class == Class::Pipe as u8 && pipes.contains(&object.id);
-    let reads = facts
+    let taken = facts
         .touches(cast.step_tid)
         .iter()
-        .filter(|touch| touch.op == Op::Read.number() && theirs(&touch.object))
+        .filter(|touch| reads(touch, pipes))
         .map(|touch| touch.at.0);
     let mut waits: Vec<u64> = facts
         .items(cast.step_tid)
         .iter()
-        .filter(|item| theirs(&item.object))
+        .filter(|item| is_one_of(&item.object, pipes))
         .map(|item| item.from)
-        .chain(reads)
+        .chain(taken)
         .collect();
     waits.sort_unstable();
     let begin = |before: u64, at: u64| {
@@ -225,6 +239,29 @@ fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps
     }
     spans.retain(|(from, to)| to > from);
     Steps { spans, ..steps }
+}
+
+fn is_one_of(object: &ObjectFact, pipes: &[u64]) -> bool {
+    object.class == Class::Pipe as u8 && pipes.contains(&object.id)
+}
+
+fn reads(touch: &TouchFact, pipes: &[u64]) -> bool {
+    touch.op == Op::Read.number() && is_one_of(&touch.object, pipes)
+}
+
+/// A new set of workers is made for the batches to come: that belongs to the step that waits for the first of them.
+fn from_renewal(spans: &mut [(u64, u64)], renewals: &[(u64, u64)]) {
+    for at in 0..spans.len() {
+        let (from, to) = spans[at];
+        let first = renewals.partition_point(|renewal| renewal.0 <= from);
+        let Some(renewal) = renewals.get(first).filter(|renewal| renewal.0 < to) else {
+            continue;
+        };
+        spans[at].1 = renewal.0;
+        if let Some(next) = spans.get_mut(at + 1).filter(|next| next.0 == to) {
+            next.0 = renewal.0;
+        }
+    }
 }
 
 /// Messages that threads of the trainer took from pipes, by pipe.
