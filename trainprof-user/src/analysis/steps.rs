@@ -31,6 +31,8 @@ const MIN_STEPS: usize = 5;
 const IN_ADVANCE: f64 = 0.1;
 /// Loaders whose usual steps differ by this factor serve different phases: training and evaluation.
 const OTHER_PHASE: f64 = 1.4;
+/// An evaluation follows each of so many epochs at least.
+const TURNS: usize = 4;
 
 /// A step of so many times the usual length, in so much of which (of the usual length) nobody waited for the queue,
 /// may be two; so many of them (share) make a clock that skips.
@@ -360,14 +362,14 @@ fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
         })
         .collect();
     loaders.sort_by_key(|loader| loader.usual);
-    let split = loaders
-        .windows(2)
-        .position(|pair| pair[1].usual as f64 >= OTHER_PHASE * pair[0].usual as f64);
+    let split = (1..loaders.len()).find(|at| {
+        let (quick, slow) = loaders.split_at(*at);
+        let jump = OTHER_PHASE * quick[quick.len() - 1].usual as f64;
+        slow[0].usual as f64 >= jump && come_in_turn(quick, slow)
+    });
     if let Some(at) = split {
-        // Both phases came up at least twice, or both lasted: else it is one loader that changed its pace.
-        let slow = loaders.split_off(at + 1);
-        let time = |group: &[Loader]| group.iter().map(|loader| loader.length).sum::<u64>();
-        if time(&loaders) <= time(&slow) {
+        let slow = loaders.split_off(at);
+        if time_of(&loaders) <= time_of(&slow) {
             loaders = slow;
         }
     }
@@ -378,6 +380,19 @@ fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
         .collect();
     out.sort_unstable();
     (pipes, out)
+}
+
+/// Whether two groups of loaders may be two phases: these take turns, so where each turn has a loader of its own both groups have
+/// about as many, and a loader that persists lasts. Else one of many loaders was out of line.
+fn come_in_turn(a: &[Loader], b: &[Loader]) -> bool {
+    let rare = |a: &[Loader], b: &[Loader]| {
+        a.len() * TURNS < b.len() && time_of(a) * (TURNS as u64) < time_of(b)
+    };
+    !rare(a, b) && !rare(b, a)
+}
+
+fn time_of(group: &[Loader]) -> u64 {
+    group.iter().map(|loader| loader.length).sum()
 }
 
 /// Messages that came through one pipe.
@@ -555,4 +570,46 @@ fn build(facts: &Facts, clock: Clock, times: Vec<u64>, other: Option<usize>) -> 
     let enough = (steps.spans.len() as f64 / 20.0).min(1.0);
     steps.confidence = regular * agreement * enough;
     steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loaders with five messages each, so many ms apart.
+    fn loaders(gaps: &[u64]) -> BTreeMap<u64, Vec<u64>> {
+        let mut now = 0;
+        let one = |(pipe, gap): (usize, &u64)| {
+            now += 100_000_000;
+            let times = (0..5).map(|n| now + n * gap * 1_000_000).collect();
+            (pipe as u64, times)
+        };
+        gaps.iter().enumerate().map(one).collect()
+    }
+
+    #[test]
+    fn one_loader_of_many_that_is_out_of_line_is_no_other_phase() {
+        let mut gaps = [20; 30];
+        (gaps[7], gaps[20]) = (1, 60);
+        let (pipes, taken) = training_only(loaders(&gaps));
+        assert_eq!((pipes.len(), taken.len()), (30, 150));
+    }
+
+    #[test]
+    fn phases_that_take_turns_are_told_apart() {
+        // Three epochs to an evaluation, which is quicker.
+        let gaps: Vec<u64> = (0..32).map(|n| if n % 4 == 3 { 8 } else { 20 }).collect();
+        let (pipes, taken) = training_only(loaders(&gaps));
+        assert_eq!((pipes.len(), taken.len()), (24, 120));
+        // An evaluation whose loader persists, among loaders made anew for each epoch.
+        let mut mixed = loaders(&[20; 30]);
+        mixed.insert(
+            99,
+            (0..60)
+                .map(|n| n * 50_000_000 + n % 3 * 8_000_000)
+                .collect(),
+        );
+        let (pipes, _) = training_only(mixed);
+        assert_ne!(pipes.len(), 31);
+    }
 }
