@@ -8,11 +8,15 @@ use super::{
     facts::Facts,
     running::{Call, call, split_of},
     spans::{overlap, union},
+    timeline::Item,
 };
 use crate::session::kind::WaitKind;
 
 /// Longest that a step thread makes workers before it waits for a batch, ns.
 const MAX_START_NS: u64 = 2_000_000_000;
+/// A thread whose end is waited for is gone so long after that wait at most, ns, or while it lasts: it wakes us as one of the
+/// last things it does.
+const ENDS_WITHIN_NS: u64 = 5_000_000;
 /// Time between two writes of one checkpoint at most, ns: what is written is made in between.
 const WRITES_APART_NS: u64 = 50_000_000;
 /// A checkpoint writes at least this much, or syncs.
@@ -120,6 +124,36 @@ pub fn worker_starts(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
         (ran && waits.from - born <= MAX_START_NS).then_some((born, waits.from))
     };
     union(births.filter_map(stretch).collect())
+}
+
+/// Stretches in which the step thread made workers in place of others, from when it began to wait for the end of those.
+pub fn renewals(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
+    let ends: Vec<&Item> = facts
+        .items(cast.step_tid)
+        .iter()
+        .filter(|item| {
+            let ended = facts
+                .session
+                .thread(item.waker.tid)
+                .filter(|thread| cast.workers.contains(&thread.pid))
+                .and_then(|thread| thread.until);
+            ended.is_some_and(|ended| ended.0 <= item.woken + ENDS_WITHIN_NS)
+        })
+        .collect();
+    let mut begun = 0;
+    let mut out = Vec::new();
+    for (from, to) in worker_starts(facts, cast) {
+        let upto = ends.partition_point(|item| item.from < from);
+        let began = ends[..upto]
+            .iter()
+            .rev()
+            .take_while(|item| item.from >= begun && from - item.from <= MAX_START_NS)
+            .last()
+            .map_or(from, |item| item.from);
+        out.push((began, to));
+        begun = to;
+    }
+    union(out)
 }
 
 /// Stretches in which a thread without producers made a batch itself: from the first file of a batch to the

@@ -7,16 +7,19 @@ use trainprof_common::op::{Class, Op};
 use super::{
     cast::Cast,
     causes::Scene,
+    collectives::collectives,
     facts::Facts,
     locks::lock_of,
+    phases::renewals,
     pulse::pulse,
+    put_aside::spread,
     room::{own_line, room},
     spans::{overlap, union},
     timeline::line,
-    walk::{HopKind, Walked},
+    walk::Walked,
 };
 use crate::{
-    record::fact::{GpuCallKind, ObjectFact},
+    record::fact::{GpuCallKind, ObjectFact, TouchFact},
     session::kind::WaitKind,
 };
 
@@ -28,6 +31,8 @@ const MIN_STEPS: usize = 5;
 const IN_ADVANCE: f64 = 0.1;
 /// Loaders whose usual steps differ by this factor serve different phases: training and evaluation.
 const OTHER_PHASE: f64 = 1.4;
+/// An evaluation follows each of so many epochs at least.
+const TURNS: usize = 4;
 
 /// A step of so many times the usual length, in so much of which (of the usual length) nobody waited for the queue,
 /// may be two; so many of them (share) make a clock that skips.
@@ -143,11 +148,11 @@ impl Steps {
 /// Finds the steps; `None` where there is no clock.
 pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     let candidates = [
-        from_workers(facts, cast, scene),
+        from_workers(facts, cast, scene, walked),
         from_gpu(facts, cast),
         from_queue(facts, cast, scene),
         from_own_batches(facts, scene),
-        from_collectives(facts, walked),
+        from_collectives(facts, cast, scene, walked),
         from_own_calls(facts, cast, scene),
     ];
     candidates
@@ -157,7 +162,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
 }
 
 /// Batches from worker processes: asked for by a write on a pipe, handed over by a message on another.
-fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
+fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     if cast.workers.is_empty() {
         return None;
     }
@@ -167,7 +172,21 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     if taken.len() < MIN_STEPS {
         return None;
     }
-    let asked = |steps: Steps| from_asking(facts, cast, &pipes, steps);
+    let renewals = renewals(facts, cast);
+    let asked = |steps: Steps| {
+        let mut steps = from_asking(facts, cast, &pipes, steps);
+        from_renewal(&mut steps.spans, &renewals);
+        // A helper thread takes messages ahead of the steps.
+        let itself = facts
+            .touches(cast.step_tid)
+            .iter()
+            .any(|touch| reads(touch, &pipes));
+        if steps.clock == Clock::BatchHandOver && itself {
+            let without = [walked.stalls.clone(), renewals.clone()].concat();
+            spread(&mut steps.spans, &union(without));
+        }
+        steps
+    };
     let close = |a: usize, b: usize, slack: usize| a.abs_diff(b) <= slack + a.max(b) / 10;
     let outstanding = 4 * cast.workers.len();
     let inside: Vec<u64> = match (taken.first(), taken.last()) {
@@ -197,19 +216,17 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
 /// Moves each step's beginning to where the step thread began to wait for its batch on one of the pipes, or to read it: when it
 /// has the batch it asks for another, so that waiting and reading would count to the step before.
 fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps {
-    let theirs =
-        |object: &ObjectFact| object.class == Class::Pipe as u8 && pipes.contains(&object.id);
-    let reads = facts
+    let taken = facts
         .touches(cast.step_tid)
         .iter()
-        .filter(|touch| touch.op == Op::Read.number() && theirs(&touch.object))
+        .filter(|touch| reads(touch, pipes))
         .map(|touch| touch.at.0);
     let mut waits: Vec<u64> = facts
         .items(cast.step_tid)
         .iter()
-        .filter(|item| theirs(&item.object))
+        .filter(|item| is_one_of(&item.object, pipes))
         .map(|item| item.from)
-        .chain(reads)
+        .chain(taken)
         .collect();
     waits.sort_unstable();
     let begin = |before: u64, at: u64| {
@@ -224,6 +241,29 @@ fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps
     }
     spans.retain(|(from, to)| to > from);
     Steps { spans, ..steps }
+}
+
+fn is_one_of(object: &ObjectFact, pipes: &[u64]) -> bool {
+    object.class == Class::Pipe as u8 && pipes.contains(&object.id)
+}
+
+fn reads(touch: &TouchFact, pipes: &[u64]) -> bool {
+    touch.op == Op::Read.number() && is_one_of(&touch.object, pipes)
+}
+
+/// A new set of workers is made for the batches to come: that belongs to the step that waits for the first of them.
+fn from_renewal(spans: &mut [(u64, u64)], renewals: &[(u64, u64)]) {
+    for at in 0..spans.len() {
+        let (from, to) = spans[at];
+        let first = renewals.partition_point(|renewal| renewal.0 <= from);
+        let Some(renewal) = renewals.get(first).filter(|renewal| renewal.0 < to) else {
+            continue;
+        };
+        spans[at].1 = renewal.0;
+        if let Some(next) = spans.get_mut(at + 1).filter(|next| next.0 == to) {
+            next.0 = renewal.0;
+        }
+    }
 }
 
 /// Messages that threads of the trainer took from pipes, by pipe.
@@ -322,14 +362,14 @@ fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
         })
         .collect();
     loaders.sort_by_key(|loader| loader.usual);
-    let split = loaders
-        .windows(2)
-        .position(|pair| pair[1].usual as f64 >= OTHER_PHASE * pair[0].usual as f64);
+    let split = (1..loaders.len()).find(|at| {
+        let (quick, slow) = loaders.split_at(*at);
+        let jump = OTHER_PHASE * quick[quick.len() - 1].usual as f64;
+        slow[0].usual as f64 >= jump && come_in_turn(quick, slow)
+    });
     if let Some(at) = split {
-        // Both phases came up at least twice, or both lasted: else it is one loader that changed its pace.
-        let slow = loaders.split_off(at + 1);
-        let time = |group: &[Loader]| group.iter().map(|loader| loader.length).sum::<u64>();
-        if time(&loaders) <= time(&slow) {
+        let slow = loaders.split_off(at);
+        if time_of(&loaders) <= time_of(&slow) {
             loaders = slow;
         }
     }
@@ -340,6 +380,19 @@ fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
         .collect();
     out.sort_unstable();
     (pipes, out)
+}
+
+/// Whether two groups of loaders may be two phases: these take turns, so where each turn has a loader of its own both groups have
+/// about as many, and a loader that persists lasts. Else one of many loaders was out of line.
+fn come_in_turn(a: &[Loader], b: &[Loader]) -> bool {
+    let rare = |a: &[Loader], b: &[Loader]| {
+        a.len() * TURNS < b.len() && time_of(a) * (TURNS as u64) < time_of(b)
+    };
+    !rare(a, b) && !rare(b, a)
+}
+
+fn time_of(group: &[Loader]) -> u64 {
+    group.iter().map(|loader| loader.length).sum()
 }
 
 /// Messages that came through one pipe.
@@ -476,20 +529,9 @@ fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
     (times.len() >= MIN_STEPS).then(|| build(facts, Clock::GpuSync, apart(times), None))
 }
 
-/// Ends of waits for other ranks.
-fn from_collectives(facts: &Facts, walked: &Walked) -> Option<Steps> {
-    let of_rank: Vec<bool> = walked
-        .leaves
-        .iter()
-        .map(|(leaf, _)| leaf.hops.iter().any(|hop| hop.how == HopKind::Rank))
-        .collect();
-    let waits: Vec<(u64, u64)> = walked
-        .pieces
-        .iter()
-        .filter(|piece| of_rank[piece.leaf as usize])
-        .map(|piece| (piece.from, piece.to + ONE_MESSAGE_NS))
-        .collect();
-    let times: Vec<u64> = union(waits).into_iter().map(|(_, to)| to).collect();
+/// Ends of exchanges with other ranks.
+fn from_collectives(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
+    let times = collectives(facts, cast, scene.locks, walked);
     (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Collectives, apart(times), None))
 }
 
@@ -528,4 +570,46 @@ fn build(facts: &Facts, clock: Clock, times: Vec<u64>, other: Option<usize>) -> 
     let enough = (steps.spans.len() as f64 / 20.0).min(1.0);
     steps.confidence = regular * agreement * enough;
     steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loaders with five messages each, so many ms apart.
+    fn loaders(gaps: &[u64]) -> BTreeMap<u64, Vec<u64>> {
+        let mut now = 0;
+        let one = |(pipe, gap): (usize, &u64)| {
+            now += 100_000_000;
+            let times = (0..5).map(|n| now + n * gap * 1_000_000).collect();
+            (pipe as u64, times)
+        };
+        gaps.iter().enumerate().map(one).collect()
+    }
+
+    #[test]
+    fn one_loader_of_many_that_is_out_of_line_is_no_other_phase() {
+        let mut gaps = [20; 30];
+        (gaps[7], gaps[20]) = (1, 60);
+        let (pipes, taken) = training_only(loaders(&gaps));
+        assert_eq!((pipes.len(), taken.len()), (30, 150));
+    }
+
+    #[test]
+    fn phases_that_take_turns_are_told_apart() {
+        // Three epochs to an evaluation, which is quicker.
+        let gaps: Vec<u64> = (0..32).map(|n| if n % 4 == 3 { 8 } else { 20 }).collect();
+        let (pipes, taken) = training_only(loaders(&gaps));
+        assert_eq!((pipes.len(), taken.len()), (24, 120));
+        // An evaluation whose loader persists, among loaders made anew for each epoch.
+        let mut mixed = loaders(&[20; 30]);
+        mixed.insert(
+            99,
+            (0..60)
+                .map(|n| n * 50_000_000 + n % 3 * 8_000_000)
+                .collect(),
+        );
+        let (pipes, _) = training_only(mixed);
+        assert_ne!(pipes.len(), 31);
+    }
 }

@@ -203,6 +203,7 @@ impl Gpus {
             Notice::Attached { pid } => {
                 tracing::debug!(pid, "calls into the GPU's runtime are watched")
             }
+            Notice::Looked { .. } => {}
             Notice::Failed { what, reason } => out.push(Record::Missing {
                 what: format!("gpu-calls: {what}"),
                 reason,

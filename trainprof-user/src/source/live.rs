@@ -132,6 +132,9 @@ impl Live {
             targets.push(scan::check_target(*pid)?);
         }
         let mut probes = Probes::attach(watch.limits)?;
+        if let (Some(calls), Ok(family)) = (&mut probes.calls, scan::family(&targets)) {
+            calls.begin(&family);
+        }
         let added = scan::follow_all(&mut probes, &targets)?;
         let at = added
             .iter()

@@ -4,7 +4,7 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     stories::{DATA_PIPE, TRAINER, job, stall},
-    tale::{By, FSYNC, FUTEX, On, Tale},
+    tale::{By, FSYNC, FUTEX, On, POLL, RECV, Tale},
 };
 use crate::{
     analysis::{Steps, analyse, steps::Clock},
@@ -355,4 +355,99 @@ fn samples_at_even_intervals_count_no_steps() {
         let trainer = analysis.trainer.as_ref().expect("a trainer");
         assert!(trainer.steps.is_none(), "{making}");
     }
+}
+
+#[test]
+fn exchanges_that_nobody_waits_for_are_steps() {
+    // Ranks 100 and 150. A thread of each exchanges when its step thread calls it; 150 is late but for every third step, where
+    // 100 finds everything done and does not wait.
+    const LAUNCHER: u32 = 50;
+    const OTHER: u32 = 150;
+    let mut tale = Tale::default();
+    tale.process(LAUNCHER, 1)
+        .process(TRAINER, LAUNCHER)
+        .process(OTHER, LAUNCHER)
+        .thread(TRAINER, TRAINER + 1)
+        .thread(OTHER, OTHER + 1);
+    let mut now = 0.0;
+    let mut slept = 0.0;
+    for step in 0..150 {
+        let end = now + uneven(step, 40.0);
+        let waited = step % 3 > 0;
+        let called = if waited { end - 15.0 } else { end - 1.0 };
+        let futex = |tale: &mut Tale, tid, from: f64, to: f64, on, by| {
+            tale.wait(tid, from, to, FUTEX, On::Futex(on), By::Thread(by));
+        };
+        futex(&mut tale, TRAINER + 1, slept, called, 0x10_000, TRAINER);
+        let socket = |tale: &mut Tale, tid, from: f64, to: f64, by| {
+            tale.wait(tid, from, to, RECV, On::Socket(4), By::Sender(by));
+        };
+        let came = end - 0.3;
+        socket(&mut tale, TRAINER + 1, called + 0.1, came, OTHER + 1);
+        if waited {
+            futex(
+                &mut tale,
+                TRAINER,
+                called + 0.1,
+                end - 0.1,
+                0x20_000,
+                TRAINER + 1,
+            );
+        }
+        socket(&mut tale, OTHER + 1, came - 0.5, came - 0.1, TRAINER + 1);
+        (now, slept) = (end, end);
+    }
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::Collectives);
+    assert!(
+        found.spans.len().abs_diff(149) <= 2,
+        "{}",
+        found.spans.len()
+    );
+    let p95 = found.quantile_ns(0.95) as f64 / 1e6;
+    assert!((p95 - 43.6).abs() < 1.0, "{p95}");
+}
+
+/// Epochs of six batches with two workers each: 20 ms of computing, 15 ms until the old workers are gone, 10 ms of making new
+/// ones, 15 ms until the first batch. Truly an epoch's first step takes 60 ms.
+#[test]
+fn making_the_next_workers_belongs_to_the_step_that_needs_them() {
+    let mut tale = alone();
+    let mut now = 0.0;
+    for epoch in 0..12_u32 {
+        let (first, second) = (201 + 10 * epoch, 202 + 10 * epoch);
+        let pipe = 1000 + u64::from(epoch);
+        let waits = |tale: &mut Tale, from: f64, to: f64, pipe, by| {
+            tale.wait(TRAINER, from, to, POLL, On::Pipe(pipe), By::Thread(by));
+        };
+        if epoch > 0 {
+            waits(&mut tale, now, now + 15.0, 5000 + pipe, first - 10);
+            now += 15.0;
+        }
+        let born = now;
+        now += 10.0;
+        waits(&mut tale, now, now + 15.0, pipe, first);
+        now += 15.0;
+        let mut done = now;
+        for batch in 0..6 {
+            tale.touch(TRAINER, now, Op::Read, Class::Pipe, pipe, 4);
+            done = now + 20.0;
+            if batch < 5 {
+                waits(&mut tale, done, done + 0.2, pipe, first);
+                now = done + 0.2;
+            }
+        }
+        now = done;
+        tale.process(first, TRAINER)
+            .process(second, TRAINER)
+            .lived(first, born + 1.0, now + 14.0)
+            .lived(second, born + 3.0, now + 12.0);
+    }
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::BatchHandOver);
+    let lengths = found.lengths();
+    let long = lengths.iter().filter(|ns| **ns > 50_000_000).count();
+    assert_eq!(long, 11, "{lengths:?}");
+    let max = lengths[lengths.len() - 1] as f64 / 1e6;
+    assert!((max - 60.0).abs() < 1.5, "{max}");
 }

@@ -8,7 +8,11 @@ mod exports;
 mod mapped;
 mod serve;
 
-use std::time::Duration;
+use std::{
+    collections::BTreeSet,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use aya::Ebpf;
 use serde::{Deserialize, Serialize};
@@ -22,6 +26,12 @@ pub(super) const RETURN: &str = "gpu_call_return";
 /// How long the removal of the probes is waited for at the end. It takes the kernel some 80 ms for each, one after the
 /// other whoever asks, and goes on without us.
 const PATIENCE: Duration = Duration::from_millis(300);
+
+/// How long the beginning of a watch waits until the processes that are there already are probed, some 100 ms for each that makes
+/// calls. Those that take longer lack their first calls.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks whether they are.
+const BEGIN_PAUSE: Duration = Duration::from_millis(2);
 
 /// What the other process is to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,6 +57,8 @@ pub enum Notice {
     },
     /// The probes of a process are live.
     Attached { pid: u32 },
+    /// A process was looked at, as ordered: what it has mapped is probed.
+    Looked { pid: u32 },
     /// What could not be attached, and why.
     Failed { what: String, reason: String },
 }
@@ -55,6 +67,8 @@ pub enum Notice {
 pub struct CallProbes {
     aside: Aside,
     over: bool,
+    /// What it told while the watch began.
+    early: Vec<Notice>,
 }
 
 impl CallProbes {
@@ -66,7 +80,28 @@ impl CallProbes {
         }
         let aside = Aside::start(&keep, PATIENCE, |line| serve::serve(ebpf, line))
             .map_err(|error| format!("cannot start a process: {error}"))?;
-        Ok(Self { aside, over: false })
+        Ok(Self {
+            aside,
+            over: false,
+            early: Vec::new(),
+        })
+    }
+
+    /// Lets it look at these processes, and waits until it has: else their first calls would be missing from a watch that has begun.
+    pub fn begin(&mut self, pids: &BTreeSet<u32>) {
+        let asked = pids.iter().copied().filter(|pid| self.look(*pid, false));
+        let asked = asked.collect();
+        let end = Instant::now() + BEGIN_PATIENCE;
+        self.early = until_looked(asked, || {
+            if self.over || Instant::now() >= end {
+                return None;
+            }
+            let told = self.told();
+            if told.is_empty() {
+                sleep(BEGIN_PAUSE);
+            }
+            Some(told)
+        });
     }
 
     /// Lets it look at a process. False when it has too much to do already: ask again later.
@@ -90,9 +125,62 @@ impl CallProbes {
 
     /// What it has told. It tells of its own end once, as a failure.
     pub fn notices(&mut self) -> Vec<Notice> {
+        let mut out = std::mem::take(&mut self.early);
+        out.extend(self.told());
+        out
+    }
+
+    fn told(&mut self) -> Vec<Notice> {
         self.aside.told(&mut self.over, |how| Notice::Failed {
             what: "all".to_owned(),
             reason: format!("the process that attaches the probes ended ({how})"),
         })
+    }
+}
+
+/// Takes notices until each of the processes was looked at, or `told` has no more; gives what else was told.
+fn until_looked(
+    mut asked: BTreeSet<u32>,
+    mut told: impl FnMut() -> Option<Vec<Notice>>,
+) -> Vec<Notice> {
+    let mut out = Vec::new();
+    while !asked.is_empty() {
+        let Some(notices) = told() else {
+            break;
+        };
+        for notice in notices {
+            match notice {
+                Notice::Looked { pid } => {
+                    asked.remove(&pid);
+                }
+                other => out.push(other),
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_begins_when_all_were_looked_at_and_forgets_nothing() {
+        let looked = |pid| Notice::Looked { pid };
+        let attached = |pid| Notice::Attached { pid };
+        let told = vec![vec![attached(1), looked(1)], vec![], vec![looked(2)]];
+        let mut turns = told.clone().into_iter();
+        let out = until_looked(BTreeSet::from([1, 2]), || turns.next());
+        assert_eq!(out, vec![attached(1)]);
+        // What comes later is not waited for.
+        let mut turns = told.into_iter().chain([vec![attached(3)]]);
+        let out = until_looked(BTreeSet::from([1]), || turns.next());
+        assert_eq!(out, vec![attached(1)]);
+        assert_eq!(turns.count(), 3);
+        // It may have no answer for us, or nobody may have been asked.
+        let mut turns = vec![vec![attached(1)]].into_iter();
+        let out = until_looked(BTreeSet::from([7]), || turns.next());
+        assert_eq!(out, vec![attached(1)]);
+        assert_eq!(until_looked(BTreeSet::new(), || None), Vec::new());
     }
 }

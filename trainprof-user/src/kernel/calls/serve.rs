@@ -79,7 +79,10 @@ pub fn serve(ebpf: &mut Ebpf, line: &Line) {
     };
     loop {
         match line.receive(IDLE) {
-            Received::Message(Order::Look { pid, uses_gpu }) => server.look(pid, uses_gpu),
+            Received::Message(Order::Look { pid, uses_gpu }) => {
+                server.look(pid, uses_gpu);
+                let _ = line.send(&Notice::Looked { pid });
+            }
             Received::Message(Order::Forget { pid }) => server.attached.retain(|a| a.pid != pid),
             Received::Message(Order::Detach { function }) => server.detach(function),
             Received::Nothing => {}
