@@ -50,7 +50,9 @@ def main():
             rank(job, int(os.environ["RANK"]))
         # torchrun of PyTorch 1.13 under Python 3.11 cannot leave both streams alone: errors go by way of a file.
         streams = ["--redirects=2", "--tee=2", "--log_dir", os.path.join(job.folder, "errors")]
-        run = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *streams]
+        # Not --standalone: its port is fixed, and a second job would meet the first one there.
+        meeting = ["--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0", "--nnodes=1"]
+        run = ["-m", "torch.distributed.run", *meeting, "--nproc_per_node=2", *streams]
         os.execv(sys.executable, [sys.executable, *run, os.path.abspath(__file__)])
     context = multiprocessing.get_context(job.start)
     ranks = [context.Process(target=rank, args=(job, number)) for number in range(2)]

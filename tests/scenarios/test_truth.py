@@ -5,15 +5,18 @@ import struct
 import tempfile
 import unittest
 
+import numpy as np
+
 from kit.log import CODE, RECORD
+from kit.pace import turn_ms
 from kit.truth import Spans, describe, union
 
 MS = 1_000_000
 TRAINER, WORKER, OTHER = 10, 20, 30
 
 
-def spans(begin_ms, end_ms, **threads):
-    """threads: pid -> rows of (kind, start ms, end ms, CPU ms, or that and ms of wanting one, tag)."""
+def spans(*windows_ms, **threads):
+    """windows: begin, end, begin, end ... threads: pid -> rows of (kind, start ms, end ms, CPU ms, or that and ms of wanting one, tag)."""
     with tempfile.TemporaryDirectory() as folder:
         for pid, rows in threads.items():
             pid = pid.lstrip("p")
@@ -24,7 +27,14 @@ def spans(begin_ms, end_ms, **threads):
                 file.write(bytes(RECORD.size))
         with open(os.path.join(folder, "turns"), "wb") as file:
             file.write(struct.pack("=q", 3))
-        return Spans(folder, begin_ms * MS, end_ms * MS)
+        times = [time * MS for time in windows_ms]
+        return Spans(folder, list(zip(times[::2], times[1::2])))
+
+
+def loop(*lengths_ms, begin=0):
+    """Turns of these lengths without a gap between them."""
+    ends = begin * MS + np.cumsum(lengths_ms) * MS
+    return np.stack([ends - np.array(lengths_ms) * MS, ends], axis=1)
 
 
 class Truth(unittest.TestCase):
@@ -70,6 +80,52 @@ class Truth(unittest.TestCase):
         self.assertEqual(told["steps"]["count"], 6)
         self.assertAlmostEqual(told["steps"]["p50_ms"], 100)
         self.assertAlmostEqual(told["share"], 0.5)
+
+    def test_windows_follow_each_other(self):
+        seen = spans(
+            1000,
+            2000,
+            5000,
+            5500,
+            p10=[("wait", 1900, 2100, 0, WORKER), ("turn", 1800, 2400, 0, 0), ("wait", 5100, 5300, 0, WORKER)],
+            p20=[("read", 1000, 2050, 0, 0), ("read", 5200, 5600, 0, 0)],
+        )
+        self.assertAlmostEqual(seen.seconds, 1.5)
+        self.assertAlmostEqual(seen.waiting(), 0.3)
+        self.assertAlmostEqual(seen.behind_waits("read"), 0.2)
+        self.assertEqual([round(span[1], 6) for span in seen.of("read")], [1.0, 1.5])
+        self.assertEqual(list(seen.times("wait")), [200])
+        self.assertEqual(len(seen.times("turn")), 0)
+
+    def test_the_model_s_work_of_each_window(self):
+        """Turns of 100 ms with 20 ms of work, then of 50 ms with 40. Another rank's work is not the trainer's."""
+        rows = []
+        for begin, turn, work, count in (0, 100, 20, 10), (5000, 50, 40, 20):
+            for start in range(begin, begin + turn * count, turn):
+                rows += [("compute", start, start + work, work, 0), ("turn", start, start + turn, 0, 0)]
+        seen = spans(100, 900, 5100, 5900, p10=rows, p20=[("compute", 0, 6000, 6000, 0)])
+        told = seen.paces(1)
+        for found, true in zip(told["turn_ms"] + told["model_ms"], [100, 50, 20, 40]):
+            self.assertAlmostEqual(found, true)
+
+
+class Pace(unittest.TestCase):
+    def test_a_cut_turn_counts_by_its_part(self):
+        self.assertAlmostEqual(turn_ms(loop(*[100] * 20), (250 * MS, 830 * MS), 1), 100)
+        # All of 300, half of 100: 350 ms in 1.5 turns.
+        self.assertAlmostEqual(turn_ms(loop(100, 300, 100), (100 * MS, 450 * MS), 1), 350 / 1.5)
+
+    def test_cycles_do_not_depend_on_where_the_window_lies(self):
+        """Three turns of 20 ms and one of 240, 75 ms on average."""
+        turns = loop(*[20, 20, 20, 240] * 20, begin=700)
+        for begin in range(1000, 1300, 37):
+            self.assertAlmostEqual(turn_ms(turns, (begin * MS, (begin + 1000) * MS), 4), 75)
+
+    def test_what_lies_outside_all_turns_does_not_count(self):
+        turns = np.concatenate([loop(*[50] * 10), loop(*[50] * 10, begin=5000)])
+        self.assertAlmostEqual(turn_ms(turns, (400 * MS, 5100 * MS), 1), 50)
+        self.assertIsNone(turn_ms(turns, (1000 * MS, 4000 * MS), 1))
+        self.assertIsNone(turn_ms(turns[:3], (0, 1000 * MS), 4))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 
 mod catalogue;
 mod data;
+mod freezer;
+mod gain;
 mod group;
 mod interrupt;
 mod judge;
@@ -11,6 +13,7 @@ mod place;
 mod process;
 mod random;
 mod run;
+mod speedup;
 mod table;
 
 use std::{

@@ -1,5 +1,6 @@
 """A job's settings, and the moment from which it may be watched."""
 
+import fcntl
 import json
 import mmap
 import os
@@ -24,11 +25,19 @@ _log = None
 
 
 def calibrated(name, calibrate):
-    """Units of a kind of work in a millisecond: as told, or as measured now, and told to the runner."""
-    if name not in _units:
+    """Units of a kind of work in a millisecond: as told, or as measured by the first process of the job that asks.
+
+    Others take it over, and the runner reads it: the work is the same in all of them, and in the job without the fault.
+    """
+    if name not in _units and _log is None:
         _units[name] = calibrate()
-        if _log:
-            with open(os.path.join(_log, f"units.{name}"), "w", encoding="utf-8") as file:
+    if name not in _units:
+        with open(os.path.join(_log, f"units.{name}"), "a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            told = file.read()
+            _units[name] = float(told) if told else calibrate()
+            if not told:
                 file.write(str(_units[name]))
     return _units[name]
 

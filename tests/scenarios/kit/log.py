@@ -35,7 +35,7 @@ KINDS = (
 )
 CODE = {name: code for code, name in enumerate(KINDS)}
 RECORD = struct.Struct("=6q")
-ROOM = 60_000
+ROOM = 400_000  # pages that were never written take no memory
 
 _here = threading.local()
 _folder = None

@@ -1,7 +1,8 @@
 """What the spans of a finished job say about the time in which it was watched.
 
-`python3 -m kit.truth FOLDER LOG FROM TO` prints it as JSON; FROM and TO are ns of CLOCK_MONOTONIC. What the injected
-cause costs is said by the scenario itself, by its function `cost`.
+`python3 -m kit.truth FOLDER LOG CYCLE FROM TO [FROM TO ...]` prints it as JSON; FROM and TO are ns of CLOCK_MONOTONIC, of
+one window or of several, CYCLE is the number of turns after which the loop repeats itself. What the injected cause
+costs is said by the scenario itself, by its function `cost`.
 """
 
 import importlib.util
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kit.log import CODE, RECORD
+from kit.pace import turn_ms
 
 
 class Parts(NamedTuple):
@@ -36,40 +38,77 @@ class Parts(NamedTuple):
         return parts[part]
 
 
-class Spans:
-    """All spans of a job, cut to the watch. Rows: start, end (s since the watch began), Parts, tag, pid, tid."""
+def records(path):
+    """All records of a thread, as rows of integers. What was never written is a hole in the file, and not read."""
+    fields = RECORD.size // 8
+    with open(path, "rb") as file:
+        written = file.seek(0, os.SEEK_HOLE) // RECORD.size
+        file.seek(0)
+        rows = np.fromfile(file, dtype=np.int64, count=written * fields).reshape(-1, fields)
+    return rows[rows[:, 0] > 0]
 
-    def __init__(self, folder, begin, end):
-        self.seconds = (end - begin) / 1e9
-        rows = {kind: [] for kind in CODE}
-        whole = {kind: [] for kind in CODE}
+
+class Spans:
+    """All spans of a job, cut to the windows in which it was watched: (begin, end) in ns of CLOCK_MONOTONIC.
+
+    Rows: start, end (s of watched time: the windows follow each other without a gap), Parts, tag, pid, tid.
+    turns: of the whole job, rows of start and end in ns.
+    """
+
+    def __init__(self, folder, windows):
+        self.windows = windows
+        self.seconds = sum(end - begin for begin, end in windows) / 1e9
+        self._rows = {kind: [] for kind in CODE}
+        self._whole = {kind: [] for kind in CODE}
         names = {code: kind for kind, code in CODE.items()}
+        turns = []
         for name in os.listdir(folder):
             if "-" not in name:
                 continue
             pid, tid = map(int, name.split("-"))
-            raw = np.fromfile(os.path.join(folder, name), dtype=np.int64).reshape(-1, RECORD.size // 8)
-            for code, start, stop, on_cpu, wanting, tag in raw[raw[:, 0] > 0]:
-                parts = Parts.of(stop - start, on_cpu, wanting)
-                a, b = (start - begin) / 1e9, (stop - begin) / 1e9
-                if 0 <= b <= self.seconds:
-                    whole[names[code]].append((a, b))
-                a, b = max(a, 0.0), min(b, self.seconds)
-                if b > a:
-                    rows[names[code]].append((a, b, parts, tag, pid, tid))
-        self._rows = {kind: sorted(spans) for kind, spans in rows.items()}
-        self._whole = whole
+            raw = records(os.path.join(folder, name))
+            turns.append(raw[raw[:, 0] == CODE["turn"], 1:3])
+            watched = 0
+            for begin, end in windows:
+                for code, start, stop, on_cpu, wanting, tag in raw[(raw[:, 2] > begin) & (raw[:, 1] < end)]:
+                    parts = Parts.of(stop - start, on_cpu, wanting)
+                    if stop <= end:
+                        self._whole[names[code]].append((stop - start) / 1e6)
+                    a, b = (watched + cut - begin for cut in (max(start, begin), min(stop, end)))
+                    self._rows[names[code]].append((a / 1e9, b / 1e9, parts, tag, pid, tid))
+                watched += end - begin
+        for rows in self._rows.values():
+            rows.sort()
+        self.turns = np.concatenate(turns) if turns else np.empty((0, 2), np.int64)
+        self.turns = self.turns[self.turns[:, 1].argsort()]
 
     def of(self, *kinds):
         return sorted(span for kind in kinds for span in self._rows[kind])
 
     def times(self, kind):
-        """Lengths in ms of the spans that ended within the watch."""
-        return np.array([(b - a) * 1e3 for a, b in self._whole[kind]])
+        """Lengths in ms of the spans that ended within a window."""
+        return np.array(self._whole[kind])
 
     def own(self, *kinds, part="all"):
         """Seconds in spans of these kinds, of the whole job. `part`: see Parts."""
         return sum((b - a) * c.share(part) for a, b, c, *_ in self.of(*kinds))
+
+    def of_trainer(self, kind, begin=0.0, end=float("inf")):
+        """CPU seconds in spans of this kind, of the threads that do the turns, from begin to end (s of watched time)."""
+        trainers = {span[-1] for span in self.of("turn", "eval")}
+        return sum(
+            max(0.0, min(b, end) - max(a, begin)) * c.on_cpu for a, b, c, *_, tid in self.of(kind) if tid in trainers
+        )
+
+    def paces(self, cycle):
+        """Mean time of a turn in each window, and the CPU time of the model's work within it, in ms."""
+        turns, models, begin = [], [], 0.0
+        for window in self.windows:
+            end = begin + (window[1] - window[0]) / 1e9
+            turns.append(turn_ms(self.turns, window, cycle))
+            models.append(self.of_trainer("compute", begin, end) / (end - begin) * (turns[-1] or 0.0))
+            begin = end
+        return {"turn_ms": turns, "model_ms": models}
 
     def behind_waits(self, *kinds, part="all"):
         """Seconds in which the trainer waited for a batch while the process that made it was in such a span.
@@ -125,7 +164,8 @@ def describe(spans, cost):
         "seconds": spans.seconds,
         "share": cost / spans.seconds,
         "wait_share": spans.waiting() / spans.seconds,
-        "compute_cpu_ms": spans.own("compute", part="cpu") * 1e3 / max(1, len(turns) + len(evals)),
+        # Of the trainer itself: another rank may have more to do.
+        "compute_cpu_ms": spans.of_trainer("compute") * 1e3 / max(1, len(turns) + len(evals)),
         "steps": steps(turns),
         "steps_with_evaluation": steps(np.concatenate([turns, evals])),
     }
@@ -138,18 +178,20 @@ def model(spans):
 
 
 def main():
-    folder, logs, begin, end = sys.argv[1:]
+    folder, logs, cycle, *times = sys.argv[1:]
+    times = list(map(int, times))
     script = next(name for name in os.listdir(folder) if name.endswith(".py"))
     spec = importlib.util.spec_from_file_location("job", os.path.join(folder, script))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    spans = Spans(logs, int(begin), int(end))
+    spans = Spans(logs, list(zip(times[::2], times[1::2])))
     told = describe(spans, float(module.cost(spans)))
     # Healthy variants of a loop are bounded by the model's own work.
     told["compute_share"] = getattr(module, "healthy", model)(spans) / spans.seconds
     if hasattr(module, "idle"):
         # Share of the GPU's idle time, beside the share of the trainer's time.
         told["idle_share"] = module.idle(spans)
+    told |= spans.paces(int(cycle))
     told["named"] = [int(pid) for pid in module.named(spans)] if hasattr(module, "named") else []
     print(json.dumps(told))
 

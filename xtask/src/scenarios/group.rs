@@ -10,12 +10,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::interrupt;
+use super::{freezer, interrupt};
 
 const ROOT: &str = "/sys/fs/cgroup";
 const PREFIX: &str = "job-set-";
 const CPU: &str = "cpu";
-const CONTROLLERS: [&str; 3] = ["cpuacct", "blkio", CPU];
+/// The freezer comes first: what is frozen does not end, whichever group it is to leave.
+const CONTROLLERS: [&str; 4] = ["freezer", "cpuacct", "blkio", CPU];
 /// The greatest weight that a group can have (kernel/sched/sched.h: MAX_SHARES); others have 1024.
 const MOST_SHARES: &str = "262144";
 
@@ -94,7 +95,8 @@ fn remove(dir: &Path) -> Result<()> {
             remove(&below.path())?;
         }
     }
-    for _ in 0..250 {
+    // Up to 20 s: a killed profiler takes its probes out before it ends, with a wait of the kernel for each.
+    for _ in 0..1000 {
         let Ok(pids) = fs::read_to_string(dir.join("cgroup.procs")) else {
             return Ok(());
         };
@@ -102,6 +104,7 @@ fn remove(dir: &Path) -> Result<()> {
             // SAFETY: kill has no memory preconditions; the processes of the group are the suite's own.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
+        freezer::thaw(dir);
         if pids.is_empty() && fs::remove_dir(dir).is_ok() {
             return Ok(());
         }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{
     catalogue::{Scenario, Sort},
     run::Outcome,
+    speedup::Speedup,
 };
 
 /// Shares may differ by so much.
@@ -26,8 +27,8 @@ pub struct Verdict {
     pub share: Option<f64>,
     pub share_true: Option<f64>,
     pub bound: Option<f64>,
-    /// Step time with the fault over step time without
-    pub gain: Option<f64>,
+    pub gain: Option<Speedup>,
+    pub gain_as_timed: Option<Speedup>,
     pub count: [Option<f64>; 2],
     pub p50_ms: [Option<f64>; 2],
     pub p95_ms: [Option<f64>; 2],
@@ -37,17 +38,15 @@ pub struct Verdict {
 
 pub fn judge(scenario: &Scenario, outcome: &Outcome) -> Verdict {
     let truth = &outcome.truth;
-    let gain = outcome
-        .truth_without
-        .as_ref()
-        .and_then(|without| ratio(&truth["steps"]["mean_ms"], &without["steps"]["mean_ms"]));
+    let gain = outcome.gain.as_ref();
     let share_key = match scenario.sort {
         Sort::Fault => "share",
         Sort::Healthy => "compute_share",
     };
     let mut verdict = Verdict {
         share_true: truth[share_key].as_f64(),
-        gain,
+        gain: gain.and_then(|gain| Speedup::at_one_speed(truth, gain)),
+        gain_as_timed: gain.and_then(Speedup::as_timed),
         count: [None, truth["steps"]["count"].as_f64()],
         p50_ms: [None, truth["steps"]["p50_ms"].as_f64()],
         p95_ms: [None, truth["steps"]["p95_ms"].as_f64()],
@@ -97,8 +96,12 @@ fn bound(right: bool, verdict: &Verdict) -> Option<String> {
     let gain = verdict.gain.filter(|_| right)?;
     match verdict.bound {
         None => Some("no bound".to_owned()),
-        Some(bound) => (bound < gain * (1.0 - GAIN_NOISE)).then(|| "bound below gain".to_owned()),
+        Some(bound) => is_below(bound, gain).then(|| "bound below gain".to_owned()),
     }
+}
+
+pub fn is_below(bound: f64, gain: Speedup) -> bool {
+    bound < gain.all * (1.0 - GAIN_NOISE)
 }
 
 /// A turn of an evaluation loop may be counted as a step or not.
@@ -183,15 +186,11 @@ fn is_named(report: &Value, pid: u32) -> bool {
         .any(|number| number == pid)
 }
 
-fn ratio(a: &Value, b: &Value) -> Option<f64> {
-    Some(a.as_f64()? / b.as_f64()?)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::super::catalogue::ALL;
+    use super::super::{catalogue::ALL, gain::Gain};
     use super::*;
 
     fn scenario(name: &str) -> &'static Scenario {
@@ -210,8 +209,11 @@ mod tests {
         Outcome {
             settings: json!({}),
             report: Some(report),
-            truth: json!({"share": 0.6, "compute_share": 0.6, "steps": steps_of(100.0), "steps_with_evaluation": steps_of(100.0)}),
-            truth_without: Some(json!({"steps": steps_of(50.0)})),
+            truth: json!({"turn_ms": [100.0], "model_ms": [30.0], "share": 0.6, "compute_share": 0.6, "steps": steps_of(100.0), "steps_with_evaluation": steps_of(100.0)}),
+            gain: Some(Gain {
+                truth_with: json!({"turn_ms": [100.0], "model_ms": [30.0]}),
+                truth_without: json!({"turn_ms": [40.0], "model_ms": [20.0]}),
+            }),
             named: vec![77],
             foreign_cpus: 0.0,
         }
@@ -233,7 +235,8 @@ mod tests {
             &outcome(report("storage-io", 0.63, 2.1)),
         );
         assert_eq!(verdict.misses, Vec::<String>::new());
-        assert_eq!(verdict.gain, Some(2.0));
+        assert_eq!(verdict.gain.unwrap().all, 2.0);
+        assert_eq!(verdict.gain_as_timed.unwrap().all, 2.5);
     }
 
     #[test]
@@ -272,7 +275,7 @@ mod tests {
     #[test]
     fn healthy_takes_no_blame() {
         let mut outcome = outcome(report("compute", 0.6, 1.0));
-        outcome.truth_without = None;
+        outcome.gain = None;
         assert!(judge(scenario("healthy-plain"), &outcome).misses.is_empty());
         let report = outcome.report.as_mut().unwrap();
         report["findings"] =

@@ -57,6 +57,14 @@ impl Settings {
         Self(params.iter().map(value).collect())
     }
 
+    /// After how many turns a loop repeats itself: what it does every so many turns, an epoch, or a batch of each worker.
+    pub fn cycle(&self) -> u64 {
+        ["every", "epoch", "workers"]
+            .iter()
+            .find_map(|name| self.0.get(name)?.as_u64())
+            .map_or(1, |turns| turns.max(1))
+    }
+
     pub fn get(&self, name: &str) -> Result<f64> {
         self.0
             .get(name)

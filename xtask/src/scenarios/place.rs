@@ -3,6 +3,7 @@
 
 use std::{
     fs,
+    ops::{Deref, DerefMut},
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -14,6 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{
     catalogue::{Fixture, Scenario, Sort},
     data::{self, Folder},
+    freezer::Freezer,
     group::{self, Group, Mount, Priority},
     param::Settings,
     process::{Listen, Process},
@@ -29,12 +31,30 @@ pub struct Ground {
     pub priority: Priority,
 }
 
+impl Ground {
+    /// A new folder with a name that no other one has.
+    fn folder(&self, random: &mut Random) -> Result<Folder> {
+        loop {
+            let path = self.folder.0.join(random.word());
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Folder(path)),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(error).with_context(|| format!("cannot make {}", path.display()));
+                }
+            }
+        }
+    }
+}
+
 /// Fields are dropped in this order: processes, mounts, groups, files.
 pub struct Place {
     side: Vec<Process>,
     _mounts: Vec<Mount>,
     _limits: Vec<Group>,
     limit_dirs: Vec<PathBuf>,
+    /// Of the job, and of neighbours that take the CPU from it
+    freezer: Freezer,
     pub everything: Group,
     _folders: Vec<Folder>,
     _semaphores: Semaphores,
@@ -48,9 +68,11 @@ pub struct Place {
     pub named: Vec<u32>,
     /// What the side processes write their errors to
     side_folder: PathBuf,
+    /// Data that must not come to be cached
+    cold: Option<PathBuf>,
 }
 
-/// Data sets are made once for a run and used with and without the fault.
+/// Data sets are made once for a run; the job without the fault has a copy.
 pub struct Data {
     path: Option<PathBuf>,
     _folder: Folder,
@@ -63,8 +85,7 @@ impl Data {
         settings: &Settings,
         random: &mut Random,
     ) -> Result<Self> {
-        let folder = Folder(ground.folder.0.join(random.word()));
-        fs::create_dir_all(&folder.0)?;
+        let folder = ground.folder(random)?;
         let path = folder.0.join(random.word());
         let mut made = true;
         if scenario.fixtures.contains(&Fixture::Files) {
@@ -82,6 +103,24 @@ impl Data {
             _folder: folder,
         })
     }
+
+    /// The same, in another folder. It is written to the disk, which would have to do that later.
+    pub fn copy(&self, ground: &Ground, random: &mut Random) -> Result<Self> {
+        let folder = ground.folder(random)?;
+        let path = match &self.path {
+            Some(from) => {
+                let path = folder.0.join(random.word());
+                run(Command::new("cp").arg("-r").arg(from).arg(&path))?;
+                data::chill(&path)?;
+                Some(path)
+            }
+            None => None,
+        };
+        Ok(Self {
+            path,
+            _folder: folder,
+        })
+    }
 }
 
 impl Place {
@@ -96,23 +135,23 @@ impl Place {
         units: &Value,
         random: &mut Random,
     ) -> Result<Self> {
-        let name = format!("{}-{}", std::process::id(), random.word());
-        let job = ground.folder.0.join(random.word());
-        let side_folder = ground.folder.0.join(random.word());
+        let folders = [ground.folder(random)?, ground.folder(random)?];
+        let [job, side_folder] = [0, 1].map(|index| folders[index].0.clone());
+        // The job folder's name is no other's.
+        let word = job.file_name().unwrap_or_default().display();
+        let name = format!("{}-{word}", std::process::id());
         // Shared memory, so that timing touches no disk.
         let log = Path::new("/dev/shm").join(format!("{LOGS}{name}"));
-        let folders = [&job, &side_folder, &log].map(|path| Folder(path.clone()));
-        for folder in &folders {
-            fs::create_dir_all(&folder.0)
-                .with_context(|| format!("cannot make {}", folder.0.display()))?;
-        }
+        fs::create_dir(&log).with_context(|| format!("cannot make {}", log.display()))?;
+        let folders = folders.into_iter().chain([Folder(log.clone())]).collect();
         let mut place = Self {
             side: Vec::new(),
             _mounts: Vec::new(),
             _limits: Vec::new(),
             limit_dirs: Vec::new(),
+            freezer: Freezer::new(&name)?,
             everything: Group::new("cpuacct", &name)?,
-            _folders: folders.into(),
+            _folders: folders,
             _semaphores: Semaphores(format!("{LOGS}{name}")),
             script: random
                 .pick(&["train.py", "main.py", "run.py", "fit.py"])
@@ -123,6 +162,7 @@ impl Place {
             job_variables: Vec::new(),
             named: Vec::new(),
             side_folder,
+            cold: None,
         };
         let surroundings = fault || scenario.sort == Sort::Healthy;
         let address = place.surround(
@@ -180,6 +220,7 @@ impl Place {
                             run(Command::new(&ground.python)
                                 .args(["-c", "import numpy, torch.utils.data"]))?;
                             data::chill(path)?;
+                            self.cold = Some(path.clone());
                             ("blkio.throttle.read_bps_device", "read_mb_s")
                         }
                         _ => ("blkio.throttle.write_bps_device", "write_mb_s"),
@@ -304,10 +345,15 @@ impl Place {
         fs::copy(source, self.side_folder.join(&name))?;
         let mut argv = vec![ground.python.display().to_string(), name.clone()];
         argv.extend_from_slice(args);
+        let mut groups = vec![self.everything.dir().to_owned()];
+        // Servers must go on: a process that waits for one does not freeze.
+        if script == "busy" {
+            groups.push(self.freezer.dir().to_owned());
+        }
         let mut process = Process::start(
             &argv,
             &self.side_folder,
-            &[self.everything.dir().to_owned()],
+            &groups,
             Listen::Output,
             &self.side_folder.join(name + ".log"),
             &[],
@@ -355,11 +401,13 @@ impl Place {
     }
 
     /// Starts the job and waits until its loop is warm.
-    pub fn start_job(&self, ground: &Ground) -> Result<Process> {
+    pub fn start_job(&self, ground: &Ground) -> Result<Job<'_>> {
         let argv = [ground.python.display().to_string(), self.script.clone()];
-        let mut groups = vec![self.everything.dir().to_owned()];
+        let mut groups = [self.everything.dir(), self.freezer.dir()]
+            .map(Path::to_owned)
+            .to_vec();
         groups.extend_from_slice(&self.limit_dirs);
-        let mut job = Process::start(
+        let process = Process::start(
             &argv,
             &self.job,
             &groups,
@@ -367,8 +415,44 @@ impl Place {
             &self.side_folder.join("job.log"),
             &self.job_variables,
         )?;
+        let mut job = Job {
+            process,
+            freezer: &self.freezer,
+        };
         job.line("ready", Duration::from_secs(60))?;
         Ok(job)
+    }
+
+    /// Data that is to be read from the disk in each epoch is forgotten, so that no second epoch finds it cached.
+    pub fn renew(&self) -> Result<()> {
+        self.cold.as_deref().map_or(Ok(()), data::chill)
+    }
+}
+
+/// A job that runs, or is frozen.
+pub struct Job<'a> {
+    process: Process,
+    pub freezer: &'a Freezer,
+}
+
+impl Deref for Job<'_> {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
+impl DerefMut for Job<'_> {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.process
+    }
+}
+
+impl Drop for Job<'_> {
+    /// Else it would not end when it is killed.
+    fn drop(&mut self) {
+        let _ = self.freezer.thaw();
     }
 }
 

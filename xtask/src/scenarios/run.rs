@@ -1,4 +1,4 @@
-//! One run of a scenario: the job with the fault, watched; then without, for what the fault cost.
+//! One run of a scenario: the job with the fault, watched; then beside one without, for what the fault costs.
 
 use std::{
     fs,
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     catalogue::{Scenario, Sort},
+    gain::Gain,
     group, interrupt,
     param::Settings,
     place::{Data, Ground, Place},
@@ -33,8 +34,8 @@ pub struct Outcome {
     pub report: Option<Value>,
     /// What the job timed itself, while it was watched
     pub truth: Value,
-    /// The same without the fault; None for healthy jobs
-    pub truth_without: Option<Value>,
+    /// None for healthy jobs
+    pub gain: Option<Gain>,
     /// Processes of which the report must name one
     pub named: Vec<u32>,
     /// CPUs that were used on average by processes that are not part of the run
@@ -50,40 +51,38 @@ pub fn once(
     random: &mut Random,
 ) -> Result<Outcome> {
     let data = Data::make(ground, scenario, settings, random)?;
-    let (report, truth, mut named, foreign_cpus, units) = {
-        let place = Place::set_up(ground, scenario, settings, &data, true, &json!({}), random)?;
-        let mut job = place.start_job(ground)?;
-        let busy = (group::machine_cpu_s()?, place.everything.cpu_s()?, now_ns());
-        let (begin, end, report) = match &options.trainprof {
-            Some(trainprof) => watch(trainprof, &place, &job, options, label)?,
-            None => {
-                let begin = now_ns();
-                pass(&mut job, options.watch_s, || Ok(false))?;
-                (begin, now_ns(), None)
-            }
-        };
-        let machine_s = group::machine_cpu_s()? - busy.0;
-        let ours_s = place.everything.cpu_s()? - busy.1;
-        let foreign_cpus = (machine_s - ours_s) / ((now_ns() - busy.2) as f64 / 1e9);
-        drop(job);
-        let truth = truth(ground, &place, begin, end)?;
-        keep(options, label, &place, &truth)?;
-        (
-            report,
-            truth,
-            place.named.clone(),
-            foreign_cpus,
-            place.units()?,
-        )
-    };
-    let truth_without = match scenario.sort {
-        Sort::Healthy => None,
-        Sort::Fault => {
-            let turns = truth["steps"]["count"].as_u64().unwrap_or(0);
-            let place = Place::set_up(ground, scenario, settings, &data, false, &units, random)?;
-            Some(without(ground, &place, options, turns)?)
+    let place = Place::set_up(ground, scenario, settings, &data, true, &json!({}), random)?;
+    let mut job = place.start_job(ground)?;
+    let busy = (group::machine_cpu_s()?, place.everything.cpu_s()?, now_ns());
+    let (begin, end, report) = match &options.trainprof {
+        Some(trainprof) => watch(trainprof, &place, &job, options, label)?,
+        None => {
+            let begin = now_ns();
+            pass(&mut job, Duration::from_secs_f64(options.watch_s))?;
+            (begin, now_ns(), None)
         }
     };
+    let machine_s = group::machine_cpu_s()? - busy.0;
+    let ours_s = place.everything.cpu_s()? - busy.1;
+    let foreign_cpus = (machine_s - ours_s) / ((now_ns() - busy.2) as f64 / 1e9);
+    let gain = match scenario.sort {
+        Sort::Healthy => {
+            drop(job);
+            None
+        }
+        Sort::Fault => Some(Gain::measure(
+            ground,
+            scenario,
+            settings,
+            options,
+            (&place, job),
+            &data,
+            random,
+        )?),
+    };
+    let truth = truth(ground, &place, settings, &[(begin, end)])?;
+    keep(options, label, &place, &truth)?;
+    let mut named = place.named.clone();
     named.extend(
         truth["named"]
             .as_array()
@@ -95,35 +94,14 @@ pub fn once(
         settings: settings.json(),
         report,
         truth,
-        truth_without,
+        gain,
         named,
         foreign_cpus,
     })
 }
 
-/// The same loop without the fault, watched too, for as many turns, at most as long, and at least 3 s.
-fn without(ground: &Ground, place: &Place, options: &Options, turns: u64) -> Result<Value> {
-    let mut job = place.start_job(ground)?;
-    let done = || -> Result<u64> {
-        let bytes = fs::read(place.log.join("turns"))?;
-        Ok(bytes.try_into().map_or(0, u64::from_ne_bytes))
-    };
-    // Watched as the other one is: a gain is of like and like.
-    let _watch = match &options.trainprof {
-        Some(trainprof) => Some(attach(trainprof, place, &job, &[], &[])?),
-        None => None,
-    };
-    let (begin, before) = (now_ns(), done()?);
-    pass(&mut job, options.watch_s, || {
-        Ok(now_ns() - begin > 3_000_000_000 && done()? - before >= turns)
-    })?;
-    let end = now_ns();
-    drop(job);
-    truth(ground, place, begin, end)
-}
-
 /// A trainprof that watches a job from now on: until the job ends, if no option says otherwise.
-fn attach(
+pub fn attach(
     trainprof: &Path,
     place: &Place,
     job: &Process,
@@ -148,12 +126,12 @@ fn attach(
     Ok((begin, attach))
 }
 
-/// Lets a job run for so long, or until it has done enough.
-fn pass(job: &mut Process, seconds: f64, mut enough: impl FnMut() -> Result<bool>) -> Result<()> {
-    let until = now_ns() + (seconds * 1e9) as u64;
-    interrupt::wait_for("the job", Duration::from_secs_f64(seconds + 10.0), || {
+/// Lets a job run for so long.
+pub fn pass(job: &mut Process, time: Duration) -> Result<()> {
+    let until = now_ns() + time.as_nanos() as u64;
+    interrupt::wait_for("the job", time + Duration::from_secs(10), || {
         anyhow::ensure!(job.is_alive(), "the job ended early");
-        Ok((now_ns() >= until || enough()?).then_some(()))
+        Ok((now_ns() >= until).then_some(()))
     })
 }
 
@@ -196,12 +174,20 @@ fn watch(
     Ok((begin, begin + (seconds * 1e9) as u64, Some(report)))
 }
 
-fn truth(ground: &Ground, place: &Place, begin: u64, end: u64) -> Result<Value> {
+/// What an ended job timed within windows (ns).
+pub fn truth(
+    ground: &Ground,
+    place: &Place,
+    settings: &Settings,
+    windows: &[(u64, u64)],
+) -> Result<Value> {
+    let times = windows.iter().flat_map(|&(begin, end)| [begin, end]);
     let text = output(
         std::process::Command::new(&ground.python)
             .args(["-m", "kit.truth"])
             .args([&place.job, &place.log])
-            .args([begin.to_string(), end.to_string()])
+            .arg(settings.cycle().to_string())
+            .args(times.map(|time| time.to_string()))
             .current_dir(&place.job),
     )?;
     serde_json::from_str(&text).context("truth is not JSON")

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     catalogue::Scenario,
-    judge::{FOREIGN, Verdict},
+    judge::{FOREIGN, Verdict, is_below},
     run::Outcome,
 };
 use crate::bench::stats::Spread;
@@ -22,7 +22,7 @@ pub const HEAD: [&str; 10] = [
     "expected",
     "found",
     "share found / true",
-    "bound / gain",
+    "bound / gain (as timed)",
     "steps found / true",
     "p50 ms found / true",
     "p95 ms found / true",
@@ -39,7 +39,7 @@ impl Row {
             self.scenario.expect.join(" or "),
             verdict.found.clone().unwrap_or_else(|| "–".to_owned()),
             pair([verdict.share, verdict.share_true], 2),
-            pair([verdict.bound, verdict.gain], 2),
+            gain(verdict),
             pair(verdict.count, 0),
             pair(verdict.p50_ms, 1),
             pair(verdict.p95_ms, 1),
@@ -57,6 +57,7 @@ impl Row {
 
     pub fn json(&self) -> Value {
         let verdict = &self.verdict;
+        let gain = self.outcome.as_ref().and_then(|o| o.gain.as_ref());
         json!({
             "scenario": self.scenario.name,
             "run": self.run,
@@ -65,17 +66,30 @@ impl Row {
             "share": verdict.share,
             "share_true": verdict.share_true,
             "speedup_bound": verdict.bound,
-            "gain": verdict.gain,
+            "gain": verdict.gain.map(|gain| gain.all),
+            "gain_range": verdict.gain.map(|gain| gain.range),
+            "gain_as_timed": verdict.gain_as_timed.map(|gain| gain.all),
+            "gain_as_timed_range": verdict.gain_as_timed.map(|gain| gain.range),
             "steps": verdict.count,
             "p50_ms": verdict.p50_ms,
             "p95_ms": verdict.p95_ms,
             "misses": verdict.misses,
             "settings": self.outcome.as_ref().map(|o| &o.settings),
             "truth": self.outcome.as_ref().map(|o| &o.truth),
-            "truth_without": self.outcome.as_ref().map(|o| &o.truth_without),
+            "truth_with": gain.map(|gain| &gain.truth_with),
+            "truth_without": gain.map(|gain| &gain.truth_without),
             "foreign_cpus": self.outcome.as_ref().map(|o| o.foreign_cpus),
         })
     }
+}
+
+/// The bound, the gain at one speed of the machine, and as it was timed.
+fn gain(verdict: &Verdict) -> String {
+    let at_one_speed = pair([verdict.bound, verdict.gain.map(|gain| gain.all)], 2);
+    verdict.gain_as_timed.map_or_else(
+        || at_one_speed.clone(),
+        |timed| format!("{at_one_speed} ({:.2})", timed.all),
+    )
 }
 
 fn pair(values: [Option<f64>; 2], decimals: usize) -> String {
@@ -85,7 +99,7 @@ fn pair(values: [Option<f64>; 2], decimals: usize) -> String {
 }
 
 pub fn line(cells: &[String]) -> String {
-    const WIDTHS: [usize; 9] = [18, 16, 16, 13, 13, 13, 17, 17, 9];
+    const WIDTHS: [usize; 9] = [18, 16, 16, 13, 20, 13, 17, 17, 9];
     let mut text = String::new();
     for (cell, width) in cells.iter().zip(WIDTHS) {
         text += &format!("{cell:width$}  ");
@@ -125,8 +139,14 @@ pub fn summary(rows: &[Row]) -> Vec<String> {
         .count();
     let tight = Spread::of(rows.iter().filter(|row| !wrong(row)).filter_map(|row| {
         let (bound, gain) = (row.verdict.bound?, row.verdict.gain?);
-        Some((bound / gain - 1.0) * 100.0)
+        Some((bound / gain.all - 1.0) * 100.0)
     }));
+    let below_as_timed = rows
+        .iter()
+        .filter(|row| !wrong(row))
+        .filter_map(|row| Some(is_below(row.verdict.bound?, row.verdict.gain_as_timed?)))
+        .filter(|&is_below| is_below)
+        .count();
     let disturbed = rows
         .iter()
         .filter(|row| {
@@ -144,6 +164,10 @@ pub fn summary(rows: &[Row]) -> Vec<String> {
         format!(
             "bound not below the gain (of right verdicts with a gain): {}",
             met(&["bound", "no bound"], with_gain)
+        ),
+        format!(
+            "bound not below the gain as timed: {} of {with_gain}",
+            with_gain - below_as_timed
         ),
         format!("bound above the gain, %: {}", Spread::show(tight, 0)),
         format!(
