@@ -95,7 +95,8 @@ fn remove(dir: &Path) -> Result<()> {
             remove(&below.path())?;
         }
     }
-    for _ in 0..250 {
+    // Up to 20 s: a killed profiler takes its probes out before it ends, with a wait of the kernel for each.
+    for _ in 0..1000 {
         let Ok(pids) = fs::read_to_string(dir.join("cgroup.procs")) else {
             return Ok(());
         };
