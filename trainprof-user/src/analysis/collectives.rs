@@ -142,7 +142,11 @@ fn together(waited: &[u64], exchanges: &[(u64, u64)]) -> Option<Vec<u64>> {
     {
         return None;
     }
-    let mut out = Vec::with_capacity(exchanges.len() / usual + 1);
+    // Before the first exchange that was seen whole, and after the last one, there are the waits.
+    let (head, tail) = (exchanges.first()?.0, exchanges.last()?.1 + BACK_TO_SLEEP_NS);
+    let seen = waited.partition_point(|end| *end <= head);
+    let unseen = waited.partition_point(|end| *end <= tail);
+    let mut out = waited[..seen].to_vec();
     let mut first = 0;
     for at in 0..ends.len() {
         let last = at + 1 == ends.len();
@@ -162,6 +166,7 @@ fn together(waited: &[u64], exchanges: &[(u64, u64)]) -> Option<Vec<u64>> {
             first = at + 1;
         }
     }
+    out.extend(&waited[unseen.max(seen)..]);
     Some(out)
 }
 
@@ -191,6 +196,12 @@ mod tests {
         let exchanges = until(&[10, 20, 31, 40, 50, 60]);
         let found = together(&waits(&[10, 20, 40, 50]), &exchanges);
         assert_eq!(ms(found), Some(vec![10, 20, 31, 40, 50, 60]));
+    }
+
+    #[test]
+    fn waits_around_the_exchanges_that_were_seen_are_steps() {
+        let found = together(&waits(&[10, 20, 30, 40, 50, 60]), &until(&[30, 40, 50]));
+        assert_eq!(ms(found), Some(vec![10, 20, 30, 40, 50, 60]));
     }
 
     #[test]

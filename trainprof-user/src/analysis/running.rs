@@ -163,8 +163,8 @@ pub fn call(nr: i16) -> Call {
     }
 }
 
-/// Beginnings of names of shared objects whose work is to decode or decompress.
-const DECODERS: [&str; 26] = [
+/// Beginnings of names of shared objects whose work is to decode, decompress or parse.
+const DECODERS: [&str; 33] = [
     "libz.",
     "libz-",
     "libdeflate",
@@ -191,6 +191,13 @@ const DECODERS: [&str; 26] = [
     "libFLAC",
     "libarrow",
     "libparquet",
+    "_json.",
+    "_csv.",
+    "orjson",
+    "ujson",
+    "simdjson",
+    "tokenizers",
+    "_sentencepiece",
 ];
 
 /// Whether a place lies in such a library.

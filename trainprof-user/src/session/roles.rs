@@ -40,6 +40,11 @@ const LISTENER: f64 = 0.01;
 /// time of the busiest one is the trainer.
 const MIN_OF_BUSIEST: f64 = 0.2;
 
+/// Processes that exchange gradients send each other at least so many bytes a second through sockets, and one gets at most so many
+/// times what it gives. A worker gives far more than it gets.
+const MIN_EXCHANGED_PER_S: f64 = 1e6;
+const MOST_UNEVEN: u64 = 2;
+
 /// Calls that wait for the other side to take what is written.
 const WRITES: [&str; 7] = [
     "write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile",
@@ -49,8 +54,8 @@ const WRITES: [&str; 7] = [
 ///
 /// A worker gives to one of its ancestors, which is its trainer: it ends that one's waits on a pipe, a socket, a
 /// poll set or a futex, again and again, or, when the trainer never waits, has its own waits for work ended by
-/// it. Trainers that are not above each other and end each other's waits are ranks. Without any of this, the
-/// process that uses the CPU is the trainer.
+/// it. Trainers that are not above each other and end each other's waits are ranks; so are processes that are, when they give each
+/// other about as much. Without any of this, the process that uses the CPU is the trainer.
 pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
     let mut roles: BTreeMap<u32, Role> = session
         .processes
@@ -63,6 +68,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
     let sends = |pid: u32| traffic.get(&pid).is_some_and(|t| t.sent > 0);
     let hears = |pid: u32| traffic.get(&pid).is_some_and(|t| t.received > 0);
     let mut fed = BTreeSet::new();
+    let mut ranks = BTreeSet::new();
     let pairs: BTreeSet<(u32, u32)> = handed
         .keys()
         .flat_map(|(a, b)| [(*a, *b), (*b, *a)])
@@ -75,7 +81,13 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
             && !sends(above)
             && cpu_share(session, above) < LISTENER
             && cpu_share(session, below) > LISTENER;
-        if (gives || asked) && !listens {
+        if gives
+            && count(above, below) >= MIN_HAND_OVERS
+            && [above, below].iter().all(|pid| exchanges(session, *pid))
+        {
+            // A rank that made the other ones.
+            ranks.extend([above, below]);
+        } else if (gives || asked) && !listens {
             roles.insert(below, Role::Worker);
             fed.insert(above);
         }
@@ -86,7 +98,6 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
             roles.insert(pid, Role::Trainer);
         }
     }
-    let mut ranks = BTreeSet::new();
     for (a, b) in handed.keys() {
         let apart = a < b && !is_ancestor(session, *a, *b) && !is_ancestor(session, *b, *a);
         let both = count(*a, *b) >= MIN_HAND_OVERS && count(*b, *a) >= MIN_HAND_OVERS;
@@ -122,6 +133,17 @@ fn traffic(session: &Session) -> BTreeMap<u32, Traffic> {
         traffic.received += activity.pipe_read_bytes + activity.socket_read_bytes;
     }
     out
+}
+
+/// Whether a process gives and gets much through sockets, about as much of each.
+fn exchanges(session: &Session, pid: u32) -> bool {
+    let (mut read, mut written) = (0_u64, 0_u64);
+    for thread in session.threads.values().filter(|thread| thread.pid == pid) {
+        read += thread.activity.socket_read_bytes;
+        written += thread.activity.socket_write_bytes;
+    }
+    let (less, more) = (read.min(written), read.max(written));
+    less as f64 >= MIN_EXCHANGED_PER_S * session.duration_s() && more <= MOST_UNEVEN * less
 }
 
 /// CPU time of a process as a share of the watch; more than 1 with several threads.

@@ -148,6 +148,40 @@ fn a_late_rank_is_named() {
 }
 
 #[test]
+fn a_rank_that_the_first_one_made_is_no_worker() {
+    // They send each other as much; whoever gives little back makes batches.
+    for (back, kind) in [(40 << 20, "communication"), (1 << 20, "input-cpu")] {
+        let mut tale = Tale::default();
+        tale.process(TRAINER, 1).process(150, TRAINER);
+        for step in 0..80 {
+            let begin = f64::from(step) * 100.0;
+            tale.wait(
+                TRAINER,
+                begin + 30.0,
+                begin + 95.0,
+                RECV,
+                On::Socket(4),
+                By::Sender(150),
+            );
+            tale.wait(
+                150,
+                begin + 96.0,
+                begin + 97.0,
+                RECV,
+                On::Socket(5),
+                By::Sender(TRAINER),
+            );
+        }
+        for (tid, gives, gets) in [(TRAINER, back, 40 << 20), (150, 40 << 20, back)] {
+            tale.ops(tid, 10.0, Op::Write, Class::Socket, 0, 80, gives, 5.0);
+            tale.ops(tid, 10.0, Op::Read, Class::Socket, 0, 80, gets, 5.0);
+        }
+        let analysis = analyse(&tale.session(8000.0));
+        assert_eq!(bottleneck(&analysis), kind);
+    }
+}
+
+#[test]
 fn too_little_is_inconclusive() {
     let (tale, _) = read_bound(300.0, 40);
     let analysis = analyse(&tale.session(1000.0));
