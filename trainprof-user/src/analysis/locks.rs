@@ -18,6 +18,10 @@ const MIN_SHARE_ASKED: f64 = 0.002;
 /// For two threads nothing but the balance tells a lock from a queue: both must wait at least this share.
 const MIN_SHARE_OF_TWO: f64 = 0.10;
 
+/// A wait that ended by a time-out of at most this long is one of those who ask again, though the wait after it may have been too
+/// short to be seen: the holder gives the lock up at once when it is asked (CPython: 5 ms, `sys.getswitchinterval`).
+const ASKS_WITHIN_NS: u64 = 20_000_000;
+
 /// Wakes by one thread within this time are one broadcast.
 const AT_ONCE_NS: u64 = 100_000;
 
@@ -47,6 +51,8 @@ struct Seen {
     waited: BTreeMap<u32, u64>,
     edges: BTreeMap<(u32, u32), u64>,
     asked_again: u64,
+    /// Short waits that timed out, with nothing seen after them.
+    timed_out: u64,
     /// Who woke whom when, for wakes of several at once.
     wakes: Vec<(u64, u32)>,
 }
@@ -67,6 +73,8 @@ pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
             };
             *seen.waited.entry(tid).or_default() += item.woken - item.from;
             seen.asked_again += u64::from(item.asked_again);
+            let short = item.woken - item.from <= ASKS_WITHIN_NS;
+            seen.timed_out += u64::from(short && item.timed_out());
             if waker_pid.is_some() {
                 *seen.edges.entry((item.waker.tid, tid)).or_default() += 1;
                 seen.wakes.push((item.woken, item.waker.tid));
@@ -97,7 +105,8 @@ fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
             .sum()
     };
     let all: u64 = seen.edges.values().sum();
-    let asks_again = seen.asked_again * 4 >= all;
+    let asked = seen.asked_again + seen.timed_out;
+    let asks_again = asked * 4 >= all;
     let share = if asks_again {
         MIN_SHARE_ASKED
     } else {
@@ -116,7 +125,7 @@ fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
         .map(|(edge, count)| (*edge, *count))
         .collect();
     let hand_overs: u64 = inside.values().sum();
-    if threads.len() < 2 || hand_overs < MIN_HAND_OVERS || wakes_several(&seen.wakes) {
+    if threads.len() < 2 || hand_overs < MIN_HAND_OVERS {
         return None;
     }
     // Of those that ask again, each takes it from the others and gives it to them.
@@ -145,7 +154,10 @@ fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
             given.min(taken) * 10 >= given.max(taken)
         });
     let balanced = if asks_again && both_ways {
+        // Waiters that hand on as well as take are at no barrier, even if one gives it up twice in a moment.
         true
+    } else if wakes_several(&seen.wakes) {
+        false
     } else if threads.len() == 2 {
         let waits: Vec<u64> = threads.iter().map(|tid| seen.waited[tid]).collect();
         let (low, high) = (waits[0].min(waits[1]), waits[0].max(waits[1]));
@@ -170,7 +182,7 @@ fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
         waited_ns: threads.iter().map(|tid| seen.waited[tid]).sum(),
         threads,
         hand_overs,
-        asks_again: seen.asked_again * 4 >= hand_overs,
+        asks_again: asked * 4 >= hand_overs,
     })
 }
 

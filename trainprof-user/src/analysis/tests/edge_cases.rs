@@ -672,6 +672,31 @@ fn crowded_interpreter(handed_work: bool) -> Trainer {
 }
 
 #[test]
+fn who_gets_the_interpreters_lock_as_soon_as_it_asks_waits_for_it_all_the_same() {
+    // The second wait of each turn is too short to be seen, but for one in four.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, 101)
+        .thread(TRAINER, 102);
+    let gil = On::Futex(0x7000);
+    for turn in 0..800_u32 {
+        let begin = f64::from(turn) * 10.0;
+        let other = 101 + turn % 2;
+        let mut wait = |tid, from: f64, to: f64, by| {
+            tale.wait(tid, begin + from, begin + to, FUTEX, gil, by);
+        };
+        wait(TRAINER, 0.0, 5.0, By::Interrupt);
+        if turn % 4 < 2 {
+            wait(TRAINER, 5.05, 5.3, By::Thread(other));
+        }
+        wait(other, 8.0, 8.5, By::Thread(TRAINER));
+    }
+    let trainer = trainer(&tale, 8000.0);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::Serialization), 0.5, "the lock");
+}
+
+#[test]
 fn whoever_hands_the_interpreters_lock_on_has_had_it() {
     let trainer = crowded_interpreter(false);
     sums_up(&trainer);
