@@ -31,8 +31,8 @@ const CHOKE_SHARE: f64 = 0.15;
 /// A thread that so much was fetched for in page faults reads files by mapping them.
 const MAPPED_BYTES: u64 = 1 << 20;
 
-/// Less than this through pipes is talk, not data.
-const MIN_PIPED: u64 = 16 << 20;
+/// Less than so many bytes a second through pipes is talk, not data.
+const MIN_PIPED_PER_S: f64 = 1e6;
 
 /// What is known about a cause beyond its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -341,7 +341,8 @@ impl<'a> Scene<'a> {
     fn reads_pipes(&self, tid: u32) -> bool {
         self.facts.session.thread(tid).is_some_and(|thread| {
             let activity = &thread.activity;
-            activity.pipe_read_bytes >= MIN_PIPED
+            let seconds = self.facts.session.duration_s();
+            activity.pipe_read_bytes as f64 >= MIN_PIPED_PER_S * seconds
                 && activity.pipe_read_bytes > activity.file_read_bytes
         })
     }

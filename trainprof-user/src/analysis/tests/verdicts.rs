@@ -113,11 +113,8 @@ fn writing_state_between_steps_is_a_checkpoint() {
     assert!((share - 0.30).abs() < 0.01, "{share}");
 }
 
-#[test]
-fn a_late_rank_is_named() {
-    // Ranks 100 and 150 under a launcher; 150 is late, 100 waits for its message.
-    let mut tale = Tale::default();
-    tale.process(50, 1).process(TRAINER, 50).process(150, 50);
+/// Ranks 100 and 150: 150 is late in each of 80 steps, 100 waits for its message.
+fn late(tale: &mut Tale) {
     for step in 0..80 {
         let begin = f64::from(step) * 100.0;
         tale.wait(
@@ -137,6 +134,14 @@ fn a_late_rank_is_named() {
             By::Sender(TRAINER),
         );
     }
+}
+
+#[test]
+fn a_late_rank_is_named() {
+    // Ranks 100 and 150 under a launcher; 150 is late, 100 waits for its message.
+    let mut tale = Tale::default();
+    tale.process(50, 1).process(TRAINER, 50).process(150, 50);
+    late(&mut tale);
     let mut session = tale.session(8000.0);
     session.start.as_mut().expect("a start").targets = vec![50];
     let analysis = analyse(&session);
@@ -153,25 +158,7 @@ fn a_rank_that_the_first_one_made_is_no_worker() {
     for (back, kind) in [(40 << 20, "communication"), (1 << 20, "input-cpu")] {
         let mut tale = Tale::default();
         tale.process(TRAINER, 1).process(150, TRAINER);
-        for step in 0..80 {
-            let begin = f64::from(step) * 100.0;
-            tale.wait(
-                TRAINER,
-                begin + 30.0,
-                begin + 95.0,
-                RECV,
-                On::Socket(4),
-                By::Sender(150),
-            );
-            tale.wait(
-                150,
-                begin + 96.0,
-                begin + 97.0,
-                RECV,
-                On::Socket(5),
-                By::Sender(TRAINER),
-            );
-        }
+        late(&mut tale);
         for (tid, gives, gets) in [(TRAINER, back, 40 << 20), (150, 40 << 20, back)] {
             tale.ops(tid, 10.0, Op::Write, Class::Socket, 0, 80, gives, 5.0);
             tale.ops(tid, 10.0, Op::Read, Class::Socket, 0, 80, gets, 5.0);
