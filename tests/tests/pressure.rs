@@ -273,12 +273,15 @@ fn who_had_the_cpu_is_named() {
     group.set_heaviest();
     // Longer than the watch, however slow its beginning.
     let mut hog = press(&["burn", "60", "0"]);
+    // And with a third one, that is often there last, but never for long.
+    let mut nudger = press(&["nudge", "60", "0"]);
     let workload = press(&["burn", "3", "0"]);
     let tid = workload.pid() as u32;
-    for pid in [hog.pid(), workload.pid()] {
+    for pid in [hog.pid(), nudger.pid(), workload.pid()] {
         group.put(pid);
     }
     hog.go();
+    nudger.go();
     let (records, _) = watched(workload);
     let (mut by_hog, mut by_all) = (0, 0);
     for record in &records {

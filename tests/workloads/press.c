@@ -1,5 +1,6 @@
 /* What a job takes from its host, one thing at a time: press TRUTH WHAT …
  *   burn SECONDS [CPU]         uses a CPU, pinned to it where one is named
+ *   nudge SECONDS CPU          wakes there two thousand times a second, and has it for microseconds
  *   grow SECONDS MB_PER_S      allocates and touches memory at that rate, in steps of a tenth of a second
  *   open SECONDS PER_STEP      opens so many files at each tenth of a second and keeps them
  *   ask SECONDS PORT           sends a byte to a server on this host and waits for its answer, again and again
@@ -15,15 +16,27 @@ static double seconds;
 static uint64_t done_bytes, done_files, done_answers;
 static double waited_s;
 
+static void pin(const char *cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(atoi(cpu), &set);
+    if (sched_setaffinity(0, sizeof set, &set))
+        die("sched_setaffinity");
+}
+
+static void nudge(const char *cpu)
+{
+    struct timespec half_ms = {.tv_nsec = 500000};
+    pin(cpu);
+    for (double until = now_s() + seconds; now_s() < until;)
+        nanosleep(&half_ms, NULL);
+}
+
 static void burn(const char *cpu)
 {
-    if (cpu) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET(atoi(cpu), &set);
-        if (sched_setaffinity(0, sizeof set, &set))
-            die("sched_setaffinity");
-    }
+    if (cpu)
+        pin(cpu);
     for (double until = now_s() + seconds; now_s() < until;) {
     }
 }
@@ -115,6 +128,8 @@ int main(int argc, char **argv)
     gate_begin();
     if (!strcmp(what, "burn"))
         burn(one);
+    else if (!strcmp(what, "nudge"))
+        nudge(one);
     else if (!strcmp(what, "grow"))
         grow(atol(one) * 100000);
     else if (!strcmp(what, "open"))

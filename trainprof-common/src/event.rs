@@ -36,7 +36,7 @@ pub struct WaitEvent {
     pub nr: i16,
     pub waker_kind: u8,
     pub iowait: u8,
-    /// Thread that had the CPU just before; 0: it was idle.
+    /// Thread that had the CPU for most of the time from `woken` to `to`, as far as that CPU saw it; 0: it was idle.
     pub ran_before: u32,
     pub pad: u32,
 }

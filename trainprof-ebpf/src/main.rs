@@ -21,6 +21,7 @@ mod object;
 mod sample;
 mod sched;
 mod stack;
+mod stays;
 mod touch;
 mod uring;
 

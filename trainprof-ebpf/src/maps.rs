@@ -23,6 +23,8 @@ use trainprof_common::{
     touch::{self, TouchState},
 };
 
+use crate::stays::Stays;
+
 /// Places of followed threads in [`STATES`], by thread id (of the initial pid namespace). The sizes of these three are set at
 /// load.
 #[map]
@@ -50,6 +52,10 @@ pub struct Running {
     /// stack, so a call with the same ones is the same thread's.
     pub regs: u64,
 }
+
+/// Who was on this CPU lately.
+#[map]
+pub static STAYS: PerCpuArray<Stays> = PerCpuArray::with_max_entries(1, 0);
 
 /// Threads that ended since the last drain. (User space looks at every bucket of these tables, so they are no larger than need
 /// be.)

@@ -24,7 +24,7 @@ use crate::{
     irq,
     kernel::{current_ids, current_task, fact, member, offset, syscall_arg, syscall_nr, user_regs},
     maps::{Control, control, syscall},
-    object,
+    object, stays,
 };
 
 /// Flags of `task_struct` (include/linux/sched.h).
@@ -50,25 +50,21 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
             member(next, offset!(task_pid)),
         )
     };
-    let mut now = 0;
+    // SAFETY: clock helper.
+    let now = unsafe { bpf_ktime_get_ns() };
     if prev_tid != 0
         && let Some(state) = running(prev_tid)
     {
-        // SAFETY: clock helper.
-        now = unsafe { bpf_ktime_get_ns() };
         let runnable = preempted as u8 != 0 || prev_state as u32 == 0;
         // SAFETY: the CPU that switches a thread writes its state; the entry outlives this program.
         unsafe { switched_out(&mut *state, prev, prev_tid, now, runnable) };
         account::pace();
     }
     if let Some(state) = comes(next_tid) {
-        if now == 0 {
-            // SAFETY: clock helper.
-            now = unsafe { bpf_ktime_get_ns() };
-        }
         // SAFETY: as above.
         unsafe { switched_in(&mut *state, next, next_tid, prev_tid, now) };
     }
+    stays::note(prev_tid, now);
     0
 }
 
@@ -215,7 +211,7 @@ unsafe fn switched_in(
     state: &mut ThreadState,
     task: *const c_void,
     tid: u32,
-    ran_before: u32,
+    leaving: u32,
     now: u64,
 ) {
     if state.state == State::Run as u32 {
@@ -232,7 +228,7 @@ unsafe fn switched_in(
             None => emit::lost(Loss::UnmatchedSwitch),
         }
     }
-    came_back(state, tid, ran_before, now);
+    came_back(state, tid, Some(leaving), now);
 }
 
 // As the next one, when the switch was not shown. Rare: a global function, which the verifier looks at once.
@@ -241,14 +237,14 @@ unsafe fn switched_in(
 extern "C" fn came_back_unseen(tid: u32, at: u64) -> u32 {
     if let Some(state) = thread(tid) {
         // SAFETY: called on the CPU that switches the thread; the entry outlives this program.
-        came_back(unsafe { &mut *state }, tid, 0, at);
+        came_back(unsafe { &mut *state }, tid, None, at);
     }
     0
 }
 
-/// The thread is on a CPU since `now`: accounts for the time that it was not.
+/// The thread is on a CPU since `now`: accounts for the time that it was not. `leaving`: the thread that leaves this CPU for it.
 #[inline(always)]
-fn came_back(state: &mut ThreadState, tid: u32, ran_before: u32, now: u64) {
+fn came_back(state: &mut ThreadState, tid: u32, leaving: Option<u32>, now: u64) {
     let now = now.max(state.since);
     let from = state.since;
     let was = state.state;
@@ -304,7 +300,7 @@ fn came_back(state: &mut ThreadState, tid: u32, ran_before: u32, now: u64) {
             nr,
             waker_kind,
             iowait: state.iowait,
-            ran_before,
+            ran_before: leaving.map_or(0, |leaving| stays::most(leaving, woken, now)),
             pad: 0,
         });
     }

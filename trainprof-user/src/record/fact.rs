@@ -202,7 +202,7 @@ pub struct WaitFact {
     pub wait_ns: u64,
     /// Nanoseconds from the wake-up until on a CPU.
     pub runnable_ns: u64,
-    /// Thread that had the CPU just before this one came back; 0: none, the CPU was idle.
+    /// Thread that had the CPU for most of the time that this one wanted it; 0: none, the CPU was idle.
     pub ran_before: u32,
     /// System call, or a `NR_*` number of [`trainprof_common::thread`].
     pub nr: i16,
