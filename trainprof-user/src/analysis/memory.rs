@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rules::growth::{Growth, steady_growth};
+use super::rules::growth::{Growth, line, steady_growth};
 use crate::{
     record::fact::{FrameFact, PageKind, PlaceClass, ProcessSample},
     session::{SeenFault, Session},
@@ -16,6 +16,8 @@ const MIN_OF_RESIDENT: f64 = 0.01;
 const MIN_SAMPLES: usize = 12;
 /// Growth is copying when this share of the pages that were kept are copies.
 const COPIED: f64 = 0.6;
+/// Copying goes on when the last third of a watch sees it at this share of the later half's pace.
+const GOES_ON: f64 = 0.5;
 /// Callers of a function without a name that may stand for it: beyond these they have little to do with it.
 const CALLERS: usize = 6;
 /// A page must have been there this long (s) to count as kept.
@@ -84,62 +86,102 @@ pub fn growers(session: &Session) -> Option<Vec<Grower>> {
             }
         }
     }
-    let known: BTreeSet<u32> = out.iter().filter(|g| g.copied).map(|g| g.pid).collect();
-    out.extend(
-        copiers(session)
-            .into_iter()
-            .filter(|grower| !known.contains(&grower.pid)),
-    );
+    add_copiers(&mut out, session, steady_growth);
     out.sort_by(|a, b| b.growth.slope.total_cmp(&a.growth.slope));
     enough.then_some(out)
 }
 
-/// Processes that steadily make pages their own. A forked process's pages count as resident from the beginning, so its
-/// size tells nothing of it: the copies themselves do, second by second.
-fn copiers(session: &Session) -> Vec<Grower> {
+/// Processes that make pages of their kin their own, the fastest first: also where that slows down, since each page is copied once.
+/// `None` when none was seen for long enough.
+pub fn copiers(session: &Session) -> Option<Vec<Grower>> {
+    let mut out: Vec<Grower> = growers(session)?
+        .into_iter()
+        .filter(|grower| grower.copied)
+        .collect();
+    add_copiers(&mut out, session, goes_on);
+    out.sort_by(|a, b| b.growth.slope.total_cmp(&a.growth.slope));
+    Some(out)
+}
+
+/// Growth in the later half of a series, where the last third still grows at a fair share of that pace.
+fn goes_on(points: &[(f64, f64)]) -> Option<Growth> {
+    let half = line(&points[points.len() / 2..])?;
+    let third = line(&points[points.len() * 2 / 3..])?;
+    (half.slope > half.margin && third.slope >= GOES_ON * half.slope).then_some(half)
+}
+
+/// Adds the processes whose copies grow. A forked process's pages count as resident from the beginning, so its size tells
+/// nothing of it: the copies themselves do, second by second.
+fn add_copiers(
+    out: &mut Vec<Grower>,
+    session: &Session,
+    growth_of: fn(&[(f64, f64)]) -> Option<Growth>,
+) {
+    let known: BTreeSet<u32> = out.iter().filter(|g| g.copied).map(|g| g.pid).collect();
+    for (pid, copies) in copies(session) {
+        if known.contains(&pid)
+            || copies.samples < MIN_SAMPLES
+            || !has_kin(session, pid)
+            || forks_again(session, pid)
+        {
+            continue;
+        }
+        let Some(mut growth) = growth_of(&copies.points).filter(|g| g.slope >= MIN_SLOPE) else {
+            continue;
+        };
+        let seconds = copies.points.len() as f64;
+        growth.margin = growth.margin.max(2.0 * copies.squares.sqrt() / seconds);
+        out.push(Grower {
+            pid,
+            which: Which::Anonymous,
+            growth,
+            copied: true,
+        });
+    }
+}
+
+/// What a process has made its own of its kin's pages.
+#[derive(Default)]
+struct Copies {
+    /// Seconds, and bytes until then.
+    points: Vec<(f64, f64)>,
+    /// Squares of what each sample stands for, in bytes, and samples.
+    squares: f64,
+    samples: usize,
+}
+
+/// By process.
+fn copies(session: &Session) -> BTreeMap<u32, Copies> {
     let (Some(start), Some(sampling)) = (&session.start, &session.memory.sampling) else {
-        return Vec::new();
+        return BTreeMap::new();
     };
-    let seconds = session.duration_s() as usize;
     let page = f64::from(sampling.page_bytes);
-    // By process: bytes in each second, the squares of each sample's, and samples.
-    let mut copied = BTreeMap::<u32, (Vec<f64>, f64, usize)>::new();
+    let mut out = BTreeMap::<u32, Copies>::new();
     for fault in session.memory.faults.values() {
         if fault.fact.kind == PageKind::CopyOnWrite && fault.gone.is_none() {
-            let (bins, squares, samples) = copied
-                .entry(fault.fact.pid)
-                .or_insert_with(|| (vec![0.0; seconds], 0.0, 0));
+            let copies = out.entry(fault.fact.pid).or_insert_with(|| Copies {
+                points: (1..=session.duration_s() as usize)
+                    .map(|second| (second as f64, 0.0))
+                    .collect(),
+                ..Copies::default()
+            });
             let bytes = fault.faults * page;
-            *squares += bytes * bytes;
-            *samples += 1;
-            if let Some(bin) = bins.get_mut(fault.fact.at.seconds_since(start.at) as usize) {
-                *bin += bytes;
+            copies.squares += bytes * bytes;
+            copies.samples += 1;
+            let second = fault.fact.at.seconds_since(start.at) as usize;
+            if let Some(point) = copies.points.get_mut(second) {
+                point.1 += bytes;
             }
         }
     }
-    copied
-        .into_iter()
-        .filter(|(pid, (_, _, samples))| *samples >= MIN_SAMPLES && has_kin(session, *pid))
-        .filter_map(|(pid, (bins, squares, _))| {
-            let mut sum = 0.0;
-            let points: Vec<(f64, f64)> = bins
-                .iter()
-                .enumerate()
-                .map(|(second, bytes)| {
-                    sum += bytes;
-                    (second as f64 + 1.0, sum)
-                })
-                .collect();
-            let mut growth = steady_growth(&points).filter(|g| g.slope >= MIN_SLOPE)?;
-            growth.margin = growth.margin.max(2.0 * squares.sqrt() / seconds as f64);
-            Some(Grower {
-                pid,
-                which: Which::Anonymous,
-                growth,
-                copied: true,
-            })
-        })
-        .collect()
+    for copies in out.values_mut() {
+        let mut sum = 0.0;
+        for point in &mut copies.points {
+            sum += point.1;
+            point.1 = sum;
+        }
+    }
+    out
 }
 
 /// Whether there is a process that it can share private pages with: its parent, or a child. Without one, writes to shared
@@ -153,6 +195,17 @@ fn has_kin(session: &Session, pid: u32) -> bool {
             .processes
             .values()
             .any(|process| process.parent == pid)
+}
+
+/// Whether a process makes children again and again. Each fork has its pages copied anew when it writes them, and what was copied
+/// before is given back when that child ends: nothing grows.
+fn forks_again(session: &Session, pid: u32) -> bool {
+    let Some(start) = &session.start else {
+        return false;
+    };
+    let children = session.processes.values();
+    let born = children.filter(|child| child.parent == pid && child.since > start.at);
+    born.count() > 1
 }
 
 /// Whether what a process keeps are copies of pages that it shared with its parent.

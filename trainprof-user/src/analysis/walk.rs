@@ -43,6 +43,9 @@ const MAX_WINDOWS: usize = 20_000;
 /// came that was not the next in order.
 const ONE_STALL_NS: u64 = 2_000_000;
 
+/// A stall of at least this share of the time that a batch takes sees it made.
+const MOST_OF_BATCH: f64 = 0.7;
+
 /// How the walk got from a waiting thread to the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HopKind {
@@ -393,6 +396,14 @@ impl<'a> Walker<'a> {
             return;
         }
         let pooled_ns: f64 = pooled.iter().map(|part| part.ns * scale).sum();
+        // Where nearly all of it is waited for, that is what was waited for.
+        if (stall.1 - stall.0) as f64 >= MOST_OF_BATCH * self.batch_ns as f64 {
+            for part in pooled {
+                let ns = part.ns * scale;
+                out.add(part, stall, ns);
+            }
+            return;
+        }
         let begin = stall.1.saturating_sub(self.batch_ns).min(stall.0);
         let begin = begin.max(self.span_start(stall.0));
         let mut batch = Vec::new();

@@ -20,10 +20,9 @@ const MIN_SLOPE: f64 = 512.0 * 1024.0;
 const SITES: usize = 5;
 
 pub(super) fn rule(look: &Look) -> Answer {
-    let Some(growers) = memory::growers(look.session) else {
+    let Some(copying) = memory::copiers(look.session) else {
         return Answer::NotEnough("memory was seen for less than ten seconds");
     };
-    let copying: Vec<_> = growers.into_iter().filter(|g| g.copied).collect();
     let slope: f64 = copying.iter().map(|grower| grower.growth.slope).sum();
     if slope < MIN_SLOPE {
         return Answer::Clear;

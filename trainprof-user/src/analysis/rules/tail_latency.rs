@@ -1,10 +1,10 @@
 //! Steps that take much longer than usual, and what they contain that the usual ones do not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use super::{Answer, Finding, Look, look::rounded};
+use super::{Answer, Evidence, Finding, Look, look::rounded};
 use crate::analysis::{Kind, words};
 
 /// A step, from and to.
@@ -41,11 +41,15 @@ pub(super) fn rule(look: &Look) -> Answer {
     }
     let more = difference(look, &slow, &normal);
     let worst = more.first();
-    // Steps in which the model computes more: an evaluation, the end of an epoch.
-    if worst.is_some_and(|(kind, _)| *kind == Kind::Compute) {
+    let computes = worst.is_some_and(|(kind, _)| matches!(kind, Kind::Compute | Kind::HostCompute));
+    let code = computes
+        .then(|| unusual_code(look, &slow, &normal))
+        .flatten();
+    // Steps in which the model computes more, of what it always does: an evaluation, the end of an epoch.
+    if computes && code.is_none() {
         return Answer::Clear;
     }
-    let evidence = [
+    let mut evidence: Evidence = [
         ("slow_steps", json!(slow.len())),
         ("usual_ms", rounded(usual / 1e6)),
         ("p99_ms", rounded(steps.quantile_ns(0.99) as f64 / 1e6)),
@@ -58,15 +62,31 @@ pub(super) fn rule(look: &Look) -> Answer {
         ),
     ]
     .into();
-    let (name, advice) = match worst {
-        Some((kind, ns)) => (
+    if let Some((name, _)) = &code {
+        evidence.insert("code", json!(name));
+    }
+    let (name, advice) = match (worst, &code) {
+        (Some((_, ns)), Some((name, share))) => (
+            format!(
+                ", {} more on the CPU in {name}",
+                words::time(ns * share / 1e9)
+            ),
+            if is_interpreter(name) {
+                "it is the Python interpreter's own work, which the other steps have little of: where that is collecting garbage, gc.freeze() after the start, or a higher gc.set_threshold(); else Python code that runs in these steps alone".to_owned()
+            } else {
+                format!(
+                    "look at what calls {name} in these steps alone; the rest of them is as usual"
+                )
+            },
+        ),
+        (Some((kind, ns)), None) => (
             format!(", {} more in {}", words::time(ns / 1e9), kind.name()),
             format!(
                 "look at what {} does in these steps; the rest of them is as usual",
                 kind.name()
             ),
         ),
-        None => (
+        (None, _) => (
             String::new(),
             "nothing else in them differs from the usual steps".to_owned(),
         ),
@@ -83,6 +103,68 @@ pub(super) fn rule(look: &Look) -> Answer {
         ),
         advice,
     })
+}
+
+/// Clock samples in slow steps that tell what they do.
+const MIN_SAMPLES: usize = 20;
+/// Code is unusual where its part of slow steps is so many times its part of normal ones.
+const UNUSUAL: f64 = 1.5;
+
+/// The module, with the function where one has most of it, that slow steps spend more time in than normal ones, and its part (0-1)
+/// of all that they spend more. `None` when they do more of what is done anyway.
+fn unusual_code(look: &Look, slow: &[Span], normal: &[Span]) -> Option<(String, f64)> {
+    let samples = look.facts.samples(look.trainer.cast.step_tid);
+    // Samples a step.
+    let rates = |steps: &[Span]| {
+        let mut out = BTreeMap::<u32, f64>::new();
+        let mut count = 0;
+        for (from, to) in steps {
+            let first = samples.partition_point(|sample| sample.at.0 < *from);
+            for sample in samples[first..].iter().take_while(|s| s.at.0 < *to) {
+                *out.entry(sample.place).or_default() += 1.0 / steps.len() as f64;
+                count += 1;
+            }
+        }
+        (out, count)
+    };
+    let ((slow, count), (normal, _)) = (rates(slow), rates(normal));
+    let (all_slow, all_normal): (f64, f64) = (slow.values().sum(), normal.values().sum());
+    if count < MIN_SAMPLES || all_slow <= all_normal {
+        return None;
+    }
+    let module = |place: &u32| look.session.places.get(place)?.module.as_deref();
+    let of_module = |rates: &BTreeMap<u32, f64>, name: &str| -> f64 {
+        let own = rates
+            .iter()
+            .filter(|(place, _)| module(place) == Some(name));
+        own.map(|(_, rate)| rate).sum()
+    };
+    let modules: BTreeSet<&str> = slow.keys().filter_map(module).collect();
+    let (name, more) = modules
+        .into_iter()
+        .map(|name| (name, of_module(&slow, name) - of_module(&normal, name)))
+        .max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let part = more / (all_slow - all_normal);
+    let usual = of_module(&normal, name) / all_normal.max(1e-9);
+    if part < 0.5 || of_module(&slow, name) / all_slow < UNUSUAL * usual {
+        return None;
+    }
+    let function = slow
+        .iter()
+        .filter(|(place, _)| module(place) == Some(name))
+        .map(|(place, rate)| (place, rate - normal.get(place).copied().unwrap_or(0.0)))
+        .find(|(_, own)| *own * 2.0 >= more)
+        .and_then(|(place, _)| look.session.places.get(place)?.function.as_deref());
+    let name = match function {
+        Some(function) => format!("{name}:{function}"),
+        None => name.to_owned(),
+    };
+    Some((name, part.min(1.0)))
+}
+
+/// Whether a module is CPython.
+fn is_interpreter(module: &str) -> bool {
+    module.starts_with("python3") || module.starts_with("libpython3")
 }
 
 /// By how much a mean slow step exceeds a mean normal one, by cause, largest first (ns).

@@ -8,7 +8,7 @@ use crate::{
         fact::{
             CgroupMemorySample, FaultFact, FaultSamplingFact, FrameFact, GpuDeviceFact, GpuMetric,
             GpuProcessFact, GpuSampleFact, HostSample, PageKind, PagesGone, PlaceClass,
-            ProcessSample, StackFact,
+            ProcessSample, ProcessSeen, StackFact,
         },
     },
     session::Session,
@@ -236,6 +236,34 @@ fn a_worker_that_copies_its_parents_pages_does_not_leak() {
         slope.is_some_and(|slope| (slope / truly - 1.0).abs() < 0.1),
         "{slope:?} {truly}"
     );
+    // Each page is copied once: the more are, the fewer are left. That is no growth, but copying all the same.
+    let mut fading = Memory::new()
+        .process(100, flat, flat)
+        .process(WORKER, flat, flat);
+    for until in [6.0, 12.0, 18.0, 24.0, 30.0] {
+        fading = fading.faults_until(WORKER, until, PageKind::CopyOnWrite, KEEP, 60, true);
+    }
+    let analysis = fading.analyse();
+    assert!(found(&analysis, "copy-on-write").is_some());
+    assert!(found(&analysis, "memory-growth").is_none());
+    let growers = memory::growers(&fading.session).expect("enough was seen");
+    assert_eq!(memory::growth_bytes_per_s(&growers), 0.0);
+    // A trainer that forks again and again copies what it shares with the last ones: they give it back.
+    let mut forks =
+        Memory::new()
+            .process(100, flat, flat)
+            .faults(100, PageKind::CopyOnWrite, KEEP, 200, true);
+    for (second, child) in [(5, 401), (15, 402), (25, 403)] {
+        forks.session.apply(&Record::Process(ProcessSeen {
+            at: KtimeNs(at(f64::from(second) * 1e3)),
+            pid: child,
+            parent: 100,
+            name: "python3".to_owned(),
+            facts: None,
+            frameworks: None,
+        }));
+    }
+    assert!(found(&forks.analyse(), "copy-on-write").is_none());
     // All at once, when the workers began, and then no more.
     let begun = Memory::new().process(WORKER, flat, flat).faults_until(
         WORKER,

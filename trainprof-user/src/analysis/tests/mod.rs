@@ -5,5 +5,6 @@ mod edge_cases;
 mod epochs;
 mod memory;
 mod stories;
+mod tails;
 mod tale;
 mod verdicts;
