@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use trainprof_common::thread::NR_STOPPED;
 use trainprof_tests::cgroup::Group;
 use trainprof_tests::env::root_test;
 use trainprof_tests::report::{f64_at, u64_at};
@@ -318,5 +321,43 @@ fn who_had_the_cpu_is_named() {
         commands.len() == 1 && commands[0][1..] == ["-", "burn", "60", "0"],
         || format!("{commands:?}"),
     );
+    checks.done();
+}
+
+#[test]
+fn a_stopped_job_is_told_from_one_that_waits() {
+    let Some(_turn) = root_test("a_stopped_job_is_told_from_one_that_waits") else {
+        return;
+    };
+    let mut workload = press(&["burn", "3"]);
+    let watch = Watch::attach(workload.pid(), &[]);
+    workload.go();
+    let tell = |signal| {
+        // SAFETY: plain integers.
+        assert_eq!(unsafe { libc::kill(workload.pid(), signal) }, 0);
+        Instant::now()
+    };
+    sleep(Duration::from_millis(500));
+    let stopped = tell(libc::SIGSTOP);
+    sleep(Duration::from_millis(1200));
+    let truth = tell(libc::SIGCONT) - stopped;
+    workload.wait_done();
+    let ended = watch.stop();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let told: u64 = pick(&records(&ended), |record| match record {
+        Record::Wait(wait) if wait.nr == NR_STOPPED => Some(wait.wait_ns),
+        _ => None,
+    })
+    .iter()
+    .sum();
+    let error = told as f64 / truth.as_nanos() as f64 - 1.0;
+    let mut checks = Checks::new();
+    checks.that(error.abs() < 0.02, || {
+        format!("stopped for {told} ns, truth {truth:?}")
+    });
+    let summary = ended.report().at("/verdict/summary").to_string();
+    let who = format!("process {} was stopped", workload.pid());
+    checks.that(summary.contains(&who), || summary.clone());
+    workload.finish();
     checks.done();
 }

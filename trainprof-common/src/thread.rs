@@ -94,6 +94,8 @@ pub const NR_PREEMPTED: i16 = -2;
 pub const NR_URING_WORKER: i16 = -3;
 /// `nr` of a wait whose beginning was not seen.
 pub const NR_UNSEEN: i16 = -4;
+/// `nr` of the time in which a signal, a tracer or a freezer had stopped the thread.
+pub const NR_STOPPED: i16 = -5;
 
 /// [`ThreadState::flags`]: the thread uses io_uring, which may close its descriptors at any time.
 pub const USES_RING: u32 = 1;

@@ -14,7 +14,8 @@ use trainprof_common::{
     offsets::MISSING,
     op::{Class, NO_ARG, WaitOn, mark},
     thread::{
-        NR_FAULT, NR_PREEMPTED, NR_UNSEEN, NR_URING_WORKER, Object, State, ThreadState, WakerKind,
+        NR_FAULT, NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, NR_URING_WORKER, Object, State, ThreadState,
+        WakerKind,
     },
 };
 
@@ -30,6 +31,8 @@ use crate::{
 /// Flags of `task_struct` (include/linux/sched.h).
 pub const PF_IO_WORKER: u32 = 0x10;
 const PF_KTHREAD: u32 = 0x0020_0000;
+/// `TASK_STOPPED`, `TASK_TRACED` and `TASK_FROZEN`: whoever is in such a state runs again when it is told to (include/linux/sched.h).
+const STOPPED: u32 = 0x4 | 0x8 | 0x8000;
 /// No descriptor: a system call looks at the lower half of the register.
 const NO_FD: u64 = u64::MAX;
 
@@ -57,7 +60,16 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
     {
         let runnable = preempted as u8 != 0 || prev_state as u32 == 0;
         // SAFETY: the CPU that switches a thread writes its state; the entry outlives this program.
-        unsafe { switched_out(&mut *state, prev, prev_tid, now, runnable) };
+        unsafe {
+            switched_out(
+                &mut *state,
+                prev,
+                prev_tid,
+                now,
+                runnable,
+                prev_state as u32,
+            )
+        };
         account::pace();
     }
     if let Some(state) = comes(next_tid) {
@@ -77,6 +89,7 @@ unsafe fn switched_out(
     tid: u32,
     now: u64,
     runnable: bool,
+    why: u32,
 ) {
     // SAFETY: a typed pointer.
     let ran = unsafe { exec_since_seen(state, task) };
@@ -109,6 +122,12 @@ unsafe fn switched_out(
         return;
     }
     state.state = State::Wait as u32;
+    if why & STOPPED != 0 {
+        state.nr = NR_STOPPED;
+        state.iowait = 0;
+        state.object = Object::default();
+        return;
+    }
     // SAFETY: a typed pointer.
     unsafe {
         state.iowait = in_iowait(task);

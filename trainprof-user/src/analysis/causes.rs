@@ -548,6 +548,7 @@ impl<'a> Scene<'a> {
             WaitKind::Fault if object.fileset != 0 => self.files.of(object.fileset, tid),
             WaitKind::Fault => Kind::AllocationChurn,
             WaitKind::Sleep => Kind::Sleep,
+            WaitKind::Stopped => Kind::Stopped,
             WaitKind::Socket => {
                 detail.socket = object.id;
                 self.network(tid, outsider)

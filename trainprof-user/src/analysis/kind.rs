@@ -18,6 +18,8 @@ pub enum Kind {
     Communication,
     /// The trainer, or a producer that it waited for, slept of its own accord.
     Sleep,
+    /// Stopped by a signal, a tracer or a freezer.
+    Stopped,
     /// Workers were being made, or were not there yet.
     WorkerStart,
     /// The producers had been asked for nothing.
@@ -61,6 +63,7 @@ impl Kind {
             Self::Checkpoint => "checkpoint",
             Self::Communication => "communication",
             Self::Sleep => "sleep",
+            Self::Stopped => "stopped",
             Self::WorkerStart => "worker-start",
             Self::NotAsked => "not-asked",
             Self::Unknown => "unknown",
@@ -71,7 +74,12 @@ impl Kind {
     pub const fn can_be_fixed(self) -> bool {
         !matches!(
             self,
-            Self::Compute | Self::Sleep | Self::WorkerStart | Self::NotAsked | Self::Unknown
+            Self::Compute
+                | Self::Sleep
+                | Self::Stopped
+                | Self::WorkerStart
+                | Self::NotAsked
+                | Self::Unknown
         )
     }
 }

@@ -63,6 +63,7 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
     let blurred: f64 = [
         Kind::Unknown,
         Kind::Sleep,
+        Kind::Stopped,
         Kind::NotAsked,
         Kind::WorkerStart,
     ]
@@ -207,6 +208,7 @@ fn blurred_words(
             Kind::Sleep,
             "sleeping of its own accord (a rate limit, a back-off, a loop that polls)",
         ),
+        (Kind::Stopped, "stopped"),
         (
             Kind::NotAsked,
             "waiting for producers that had been asked for nothing",
@@ -228,6 +230,9 @@ fn blurred_words(
     let Some((share, kind, words)) = most else {
         return format!("no cause stands out{missing}");
     };
+    if kind == Kind::Stopped {
+        return stopped(session, trainer, share);
+    }
     if kind == Kind::Unknown
         && let Some(words) = stranger(session, trainer)
     {
@@ -241,6 +246,26 @@ fn blurred_words(
     };
     format!(
         "{who} {} of the time {words}, and no cause stands out{missing}",
+        words::percent(share)
+    )
+}
+
+/// Who was stopped, and who let it go on.
+fn stopped(session: &Session, trainer: &Trainer, share: f64) -> String {
+    let who = doer(session, trainer, Kind::Stopped).unwrap_or(trainer.cast.trainer);
+    let again = trainer
+        .shares
+        .iter()
+        .filter(|share| share.kind == Kind::Stopped)
+        .max_by(|a, b| a.ns.total_cmp(&b.ns))
+        .and_then(|share| outsider(session, share.detail.outsider))
+        .map(|(pid, command)| {
+            let command = clip(&command.replace('\n', " "), 80);
+            format!("; process {pid} ({command}) let it go on")
+        })
+        .unwrap_or_default();
+    format!(
+        "for {} of the time process {who} was stopped, by a signal (SIGSTOP), a debugger or a freezer{again}",
         words::percent(share)
     )
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use trainprof_common::{
     op::Class,
-    thread::{NR_PREEMPTED, NR_UNSEEN, WakerKind},
+    thread::{NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, WakerKind},
 };
 
 use super::{
@@ -569,7 +569,7 @@ impl<'a> Walker<'a> {
             && waker.tid != tid
             && self.facts.session.thread(waker.tid).is_some()
             && !self.served(item);
-        if !follow || item.nr == NR_UNSEEN {
+        if !follow || matches!(item.nr, NR_UNSEEN | NR_STOPPED) {
             // Whoever looks after a time-out and finds the lock free was woken by nobody, and has waited for it.
             let lock = (item.kind() == WaitKind::Futex)
                 .then(|| lock_of(self.locks, self.facts, tid, line(&item.object)))

@@ -3,7 +3,7 @@
 use trainprof_common::{
     arch,
     op::Class,
-    thread::{NR_FAULT, NR_PREEMPTED, NR_UNSEEN, NR_URING_WORKER},
+    thread::{NR_FAULT, NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, NR_URING_WORKER},
 };
 
 use super::threads::WaitId;
@@ -28,6 +28,8 @@ pub enum WaitKind {
     Uring,
     /// A system call that is none of the above.
     Other,
+    /// Stopped by a signal, a tracer or a freezer.
+    Stopped,
     /// A wait that had begun before it could be seen what for.
     Unseen,
     /// No wait: preempted.
@@ -49,6 +51,7 @@ impl WaitKind {
             Self::Device => "device",
             Self::Uring => "uring",
             Self::Other => "other",
+            Self::Stopped => "stopped",
             Self::Unseen => "unseen",
             Self::None => "none",
         }
@@ -62,6 +65,7 @@ pub fn wait_kind(id: &WaitId) -> WaitKind {
         NR_PREEMPTED => return WaitKind::None,
         NR_URING_WORKER => return WaitKind::Uring,
         NR_UNSEEN => return WaitKind::Unseen,
+        NR_STOPPED => return WaitKind::Stopped,
         _ => {}
     }
     match arch::syscall_name(id.nr).unwrap_or("") {
@@ -99,6 +103,7 @@ pub fn syscall_name(nr: i16) -> String {
         NR_PREEMPTED => "preempted".to_owned(),
         NR_URING_WORKER => "io_uring worker".to_owned(),
         NR_UNSEEN => "unseen".to_owned(),
+        NR_STOPPED => "stopped".to_owned(),
         nr => arch::syscall_name(nr).map_or_else(|| format!("syscall {nr}"), str::to_owned),
     }
 }

@@ -8,7 +8,9 @@ use std::{
     fs, io,
 };
 
-use trainprof_common::thread::{NR_PREEMPTED, NR_UNSEEN, State, TaskCounters, ThreadState};
+use trainprof_common::thread::{
+    NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, State, TaskCounters, ThreadState,
+};
 
 use crate::{
     env::process,
@@ -185,6 +187,7 @@ fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
     let (state, nr) = match seen.state {
         'R' => (State::Run, NR_PREEMPTED),
         'Z' | 'X' => return None,
+        'T' | 't' => (State::Wait, NR_STOPPED),
         _ => (
             State::Wait,
             blocked_in(pid, tid).map_or(NR_UNSEEN, |(nr, _)| nr),
