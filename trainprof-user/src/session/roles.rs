@@ -81,13 +81,17 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
             && !sends(above)
             && cpu_share(session, above) < LISTENER
             && cpu_share(session, below) > LISTENER;
+        // A server whose child trains: a notebook's.
+        let serves = trains(session, below)
+            && !trains(session, above)
+            && cpu_share(session, above) < MIN_OF_BUSIEST * cpu_share(session, below);
         if gives
             && count(above, below) >= MIN_HAND_OVERS
             && [above, below].iter().all(|pid| exchanges(session, *pid))
         {
             // A rank that made the other ones.
             ranks.extend([above, below]);
-        } else if (gives || asked) && !listens {
+        } else if (gives || asked) && !listens && !serves {
             roles.insert(below, Role::Worker);
             fed.insert(above);
         }
@@ -155,6 +159,15 @@ fn cpu_share(session: &Session, pid: u32) -> f64 {
         .map(|thread| thread.run_ns)
         .sum();
     run as f64 / 1e9 / session.duration_s().max(1e-9)
+}
+
+/// Whether a process has a framework for training loaded.
+fn trains(session: &Session, pid: u32) -> bool {
+    session
+        .processes
+        .get(&pid)
+        .and_then(|process| process.seen.frameworks.as_ref())
+        .is_some_and(|loaded| loaded.trains())
 }
 
 /// Whether two processes do the same job: children of one parent, or the same program.
