@@ -86,7 +86,7 @@ fn relief(kind: Kind, terms: &Terms) -> f64 {
     let all = (terms.wall * terms.host_cpus).max(1.0);
     let freed = match kind {
         // Others have at most what the job does not use.
-        Kind::CpuContention => all - terms.cpu,
+        Kind::CpuContention => all - terms.cpu + terms.cpu_apart,
         // What is late elsewhere is still done there.
         Kind::Serialization | Kind::Communication => 0.0,
         _ => terms.cpu_of_cause,

@@ -6,7 +6,7 @@ use trainprof_common::{op::Class, thread::WakerKind};
 
 use super::{
     alternation::alternation,
-    cast::Cast,
+    cast::{Cast, handing_helpers},
     facts::Facts,
     files::FileKinds,
     gpu::GpuTime,
@@ -81,6 +81,8 @@ pub struct Scene<'a> {
     own_batches_countable: bool,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     /// The same with the time in which somebody had been woken for it and had no CPU yet.
+    /// Helper processes that workers wait for.
+    feeders: BTreeSet<u32>,
     lock_turns: BTreeMap<LockId, Vec<(u64, u64)>>,
     handed_on: BTreeMap<(LockId, u32), Vec<(u64, u64)>>,
 }
@@ -113,6 +115,7 @@ impl<'a> Scene<'a> {
         }
         Self {
             chokes: chokes(facts, cast),
+            feeders: handing_helpers(facts, cast, |pid| cast.workers.contains(&pid)),
             checkpoints,
             worker_starts: phases::worker_starts(facts, cast),
             own_batches,
@@ -337,6 +340,21 @@ impl<'a> Scene<'a> {
         self.cast.producers.contains(&tid)
     }
 
+    /// The process of a thread of the job, where it is neither a trainer nor a worker.
+    fn helper(&self, tid: u32) -> Option<u32> {
+        let pid = self.facts.pid(tid)?;
+        (self.cast.helps(pid) && !self.is_producer(tid)).then_some(pid)
+    }
+
+    /// Whether a process writes files as large as a checkpoint.
+    fn writes_state(&self, pid: u32) -> bool {
+        let threads = self.facts.session.threads.values();
+        let own = threads.filter(|thread| thread.pid == pid);
+        own.map(|thread| thread.activity.file_write_bytes)
+            .sum::<u64>()
+            >= phases::MIN_CHECKPOINT_BYTES
+    }
+
     /// Whether what a thread reads comes through pipes rather than from files.
     fn reads_pipes(&self, tid: u32) -> bool {
         self.facts.session.thread(tid).is_some_and(|thread| {
@@ -359,6 +377,22 @@ impl<'a> Scene<'a> {
             tid,
             ..Detail::default()
         };
+        if let Some(pid) = self.helper(tid) {
+            let kind = if self.feeders.contains(&pid) {
+                // A process that workers take their samples from: a manager's.
+                Kind::InputCpu
+            } else {
+                detail.outsider = tid;
+                // State that is handed to another process to be written.
+                if self.writes_state(pid) {
+                    Kind::Checkpoint
+                } else {
+                    Kind::Helper
+                }
+            };
+            out.push((kind, detail, 1.0));
+            return;
+        }
         let mut left = 1.0;
         // While it ran, others of the job waited for a lock that it hands on.
         if producer {
@@ -488,7 +522,10 @@ impl<'a> Scene<'a> {
             left * locked,
         ));
         let left = left * (1.0 - locked);
-        if by != 0 && !ours {
+        let apart = self
+            .helper(by)
+            .is_some_and(|pid| !self.feeders.contains(&pid));
+        if by != 0 && (!ours || apart) {
             let outsider = by;
             out.push((Kind::CpuContention, Detail { outsider, ..detail }, left));
             return;
@@ -548,7 +585,8 @@ impl<'a> Scene<'a> {
             WaitKind::Fault if object.fileset != 0 => self.files.of(object.fileset, tid),
             WaitKind::Fault => Kind::AllocationChurn,
             WaitKind::Sleep => Kind::Sleep,
-            WaitKind::Stopped => Kind::Stopped,
+            // A time-out on what nobody of the job ends is a pause; else it would be idle.
+            WaitKind::Futex if producer && waker.kind == WakerKind::Interrupt as u8 => Kind::Sleep,
             WaitKind::Socket => {
                 detail.socket = object.id;
                 self.network(tid, outsider)
@@ -726,8 +764,18 @@ fn handed_on(
         .collect()
 }
 
-/// Name of a thread outside the job, with its process.
+/// The process of a thread outside the job, or of a helper of it, and its command.
 pub fn outsider(session: &Session, tid: u32) -> Option<(u32, String)> {
+    if let Some(thread) = session.thread(tid) {
+        let process = session.processes.get(&thread.pid)?;
+        let command = process
+            .seen
+            .facts
+            .as_ref()
+            .map(|facts| facts.command.join(" "));
+        let command = command.filter(|command| !command.is_empty());
+        return Some((thread.pid, command.unwrap_or_else(|| process.name.clone())));
+    }
     let (pid, name) = session.outsiders.get(&tid)?;
     let pid = pid.unwrap_or(tid);
     let command = session

@@ -1,11 +1,13 @@
 //! The retained past, indexed for the walk: timelines, samples and calls by thread.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use super::timeline::{Item, timeline};
+use trainprof_common::thread::WakerKind;
+
+use super::timeline::{Item, line, timeline};
 use crate::{
-    record::fact::{GpuCallKind, SampleFact, TouchFact},
-    session::{Segment, Session, history::Residual},
+    record::fact::{GpuCallKind, ObjectFact, SampleFact, TouchFact},
+    session::{Segment, Session, Thread, history::Residual},
 };
 
 /// A call into the GPU's runtime, as an interval.
@@ -24,6 +26,8 @@ pub struct Facts<'a> {
     calls: HashMap<u32, Vec<Call>>,
     samples: HashMap<u32, Vec<SampleFact>>,
     touches: HashMap<u32, Vec<TouchFact>>,
+    /// What threads of the job ended each other's waits on.
+    handed: HashSet<(u32, u64)>,
     /// Stretches of time without a hole.
     pub spans: Vec<(u64, u64)>,
 }
@@ -69,6 +73,7 @@ impl<'a> Facts<'a> {
             calls,
             samples,
             touches,
+            handed: handed(session),
             spans: session
                 .history
                 .spans()
@@ -101,6 +106,12 @@ impl<'a> Facts<'a> {
     /// A thread's single waits, in order.
     pub fn items(&self, tid: u32) -> &[Item] {
         self.timelines.get(&tid).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a thread of the job ever ended another one's wait on an object. True where the object is not known.
+    pub fn is_handed(&self, tid: u32, object: &ObjectFact) -> bool {
+        let pid = self.pid(tid).unwrap_or(0);
+        object.id == 0 || self.handed.contains(&place(pid, object))
     }
 
     /// Threads that have single waits.
@@ -151,6 +162,32 @@ impl<'a> Facts<'a> {
     pub fn pid(&self, tid: u32) -> Option<u32> {
         self.session.thread(tid).map(|thread| thread.pid)
     }
+}
+
+/// Futexes are a process's own, other objects have identities of their own.
+fn place(pid: u32, object: &ObjectFact) -> (u32, u64) {
+    (if object.class == 0 { pid } else { 0 }, line(object))
+}
+
+fn handed(session: &Session) -> HashSet<(u32, u64)> {
+    let ended = |thread: &Thread| {
+        let (pid, own) = (thread.pid, thread.key.tid);
+        thread
+            .waits
+            .keys()
+            .filter(move |id| {
+                let waker = id.waker;
+                is_on_purpose(waker.kind) && waker.tid != own && session.thread(waker.tid).is_some()
+            })
+            .map(move |id| place(pid, &id.object))
+            .collect::<Vec<_>>()
+    };
+    session.threads.values().flat_map(ended).collect()
+}
+
+/// Whether a thread ended a wait from its own context, or by sending.
+pub fn is_on_purpose(kind: u8) -> bool {
+    kind == WakerKind::Thread as u8 || kind == WakerKind::Sender as u8
 }
 
 /// Keeps the outermost of nested calls.

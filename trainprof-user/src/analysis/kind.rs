@@ -22,6 +22,8 @@ pub enum Kind {
     Stopped,
     /// Workers were being made, or were not there yet.
     WorkerStart,
+    /// A process of the job that is neither trainer nor worker was at work while it was waited for.
+    Helper,
     /// The producers had been asked for nothing.
     NotAsked,
     /// What could not be followed.
@@ -65,6 +67,7 @@ impl Kind {
             Self::Sleep => "sleep",
             Self::Stopped => "stopped",
             Self::WorkerStart => "worker-start",
+            Self::Helper => "helper",
             Self::NotAsked => "not-asked",
             Self::Unknown => "unknown",
         }
@@ -78,6 +81,7 @@ impl Kind {
                 | Self::Sleep
                 | Self::Stopped
                 | Self::WorkerStart
+                | Self::Helper
                 | Self::NotAsked
                 | Self::Unknown
         )

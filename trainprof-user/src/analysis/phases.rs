@@ -20,7 +20,7 @@ const ENDS_WITHIN_NS: u64 = 5_000_000;
 /// Time between two writes of one checkpoint at most, ns: what is written is made in between.
 const WRITES_APART_NS: u64 = 50_000_000;
 /// A checkpoint writes at least this much, or syncs.
-const MIN_CHECKPOINT_BYTES: u64 = 1 << 20;
+pub const MIN_CHECKPOINT_BYTES: u64 = 1 << 20;
 /// While it does not wait for the disk, it writes at least this many bytes a second: less is a log.
 const MIN_BYTES_PER_S: f64 = 5e6;
 /// What is done around a sync without waiting, ns at most: more is a loop that syncs its log now and then.

@@ -64,6 +64,7 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
         Kind::Unknown,
         Kind::Sleep,
         Kind::Stopped,
+        Kind::Helper,
         Kind::NotAsked,
         Kind::WorkerStart,
     ]
@@ -203,12 +204,16 @@ fn blurred_words(
     blurred: f64,
 ) -> String {
     let most = [
-        (Kind::Unknown, "waits that could not be followed to a cause"),
+        (
+            Kind::Unknown,
+            "in waits that could not be followed to a cause",
+        ),
         (
             Kind::Sleep,
             "sleeping of its own accord (a rate limit, a back-off, a loop that polls)",
         ),
         (Kind::Stopped, "stopped"),
+        (Kind::Helper, "waiting for a process of its own"),
         (
             Kind::NotAsked,
             "waiting for producers that had been asked for nothing",
@@ -233,6 +238,16 @@ fn blurred_words(
     if kind == Kind::Stopped {
         return stopped(session, trainer, share);
     }
+    if kind == Kind::Helper
+        && let Some((pid, command)) = foremost(session, trainer, kind)
+    {
+        return format!(
+            "for {} of the time process {} waits until process {pid} ({}), which it started, is done",
+            words::percent(share),
+            trainer.cast.trainer,
+            clip(&command.replace('\n', " "), 80),
+        );
+    }
     if kind == Kind::Unknown
         && let Some(words) = stranger(session, trainer)
     {
@@ -250,15 +265,17 @@ fn blurred_words(
     )
 }
 
+/// The process that a cause's largest part is told to come from.
+fn foremost(session: &Session, trainer: &Trainer, kind: Kind) -> Option<(u32, String)> {
+    let of_kind = trainer.shares.iter().filter(|share| share.kind == kind);
+    let largest = of_kind.max_by(|a, b| a.ns.total_cmp(&b.ns))?;
+    outsider(session, largest.detail.outsider)
+}
+
 /// Who was stopped, and who let it go on.
 fn stopped(session: &Session, trainer: &Trainer, share: f64) -> String {
     let who = doer(session, trainer, Kind::Stopped).unwrap_or(trainer.cast.trainer);
-    let again = trainer
-        .shares
-        .iter()
-        .filter(|share| share.kind == Kind::Stopped)
-        .max_by(|a, b| a.ns.total_cmp(&b.ns))
-        .and_then(|share| outsider(session, share.detail.outsider))
+    let again = foremost(session, trainer, Kind::Stopped)
         .map(|(pid, command)| {
             let command = clip(&command.replace('\n', " "), 80);
             format!("; process {pid} ({command}) let it go on")

@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use trainprof_common::{
     op::Class,
-    thread::{NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, WakerKind},
+    thread::{NR_PREEMPTED, NR_STOPPED, NR_UNSEEN},
 };
 
 use super::{
     cast::Cast,
-    facts::Facts,
+    facts::{Facts, is_on_purpose},
     locks::{Lock, LockId, lock_of},
     timeline::{Item, line},
 };
@@ -555,7 +555,7 @@ impl<'a> Walker<'a> {
         }
         let waker = item.waker;
         let producer = self.cast.producers.contains(&tid);
-        if producer && self.is_idle(item) {
+        if producer && self.is_idle(tid, item) {
             if whole_batch {
                 self.emit(hops, What::Idle { tid }, from, to, out);
                 return;
@@ -565,7 +565,7 @@ impl<'a> Walker<'a> {
                 return;
             }
         }
-        let follow = on_purpose(waker.kind)
+        let follow = is_on_purpose(waker.kind)
             && waker.tid != tid
             && self.facts.session.thread(waker.tid).is_some()
             && !self.served(item);
@@ -625,8 +625,9 @@ impl<'a> Walker<'a> {
                 .is_some_and(is_served)
     }
 
-    /// Whether a producer's wait was for work: ended by the consumer's side, or timed out on a queue.
-    fn is_idle(&self, item: &Item) -> bool {
+    /// Whether a producer's wait was for work: ended by the consumer's side, or timed out on a queue: on something that others of
+    /// the job put work into.
+    fn is_idle(&self, tid: u32, item: &Item) -> bool {
         let kind = item.kind();
         if !matches!(
             kind,
@@ -634,11 +635,13 @@ impl<'a> Walker<'a> {
         ) {
             return false;
         }
-        if on_purpose(item.waker.kind) {
+        if is_on_purpose(item.waker.kind) {
             return self.facts.pid(item.waker.tid) == Some(self.cast.trainer)
                 && !self.cast.producers.contains(&item.waker.tid);
         }
-        item.timed_out() && matches!(kind, WaitKind::Poll | WaitKind::Futex | WaitKind::Pipe)
+        item.timed_out()
+            && matches!(kind, WaitKind::Poll | WaitKind::Futex | WaitKind::Pipe)
+            && self.facts.is_handed(tid, &item.object)
     }
 
     fn runnable(
@@ -730,7 +733,7 @@ impl<'a> Walker<'a> {
 
     /// A wait that is known from sums alone: when a thread of the job ended it, that thread's running.
     fn short_wait(&self, tid: u32, id: &WaitId, hops: &[Hop]) -> Leaf {
-        let follow = on_purpose(id.waker.kind)
+        let follow = is_on_purpose(id.waker.kind)
             && self.facts.session.thread(id.waker.tid).is_some()
             && !matches!(wait_kind(id), WaitKind::File | WaitKind::Fault);
         if !follow {
@@ -792,10 +795,6 @@ pub fn is_served(fs_type: &str) -> bool {
         || fs_type.starts_with("nfs")
         || fs_type == "9p"
         || fs_type == "cifs"
-}
-
-fn on_purpose(kind: u8) -> bool {
-    kind == WakerKind::Thread as u8 || kind == WakerKind::Sender as u8
 }
 
 /// Calls that wait for the address space's lock.
