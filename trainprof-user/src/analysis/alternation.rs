@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::facts::Facts;
-use crate::record::fact::PlaceClass;
+use crate::{record::fact::PlaceClass, session::Session};
 
 /// Samples that show a pattern.
 const MIN_SAMPLES: usize = 150;
@@ -111,13 +111,27 @@ fn shown(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> (Vec<Shown>, Vec<bo
         });
         let module = name.map(|name| {
             *numbers.entry(name).or_insert_with(|| {
-                computing.push(FRAMEWORKS.iter().any(|lib| name.starts_with(lib)));
+                computing.push(is_framework(name));
                 computing.len() - 1
             })
         });
         out.push(Shown { at, module });
     }
     (out, computing)
+}
+
+/// Whether a module is a library that a framework computes with.
+fn is_framework(module: &str) -> bool {
+    FRAMEWORKS.iter().any(|name| module.starts_with(name))
+}
+
+/// Whether a place lies in such a library.
+pub fn of_framework(session: &Session, place: u32) -> bool {
+    let module = session
+        .places
+        .get(&place)
+        .and_then(|place| place.module.as_deref());
+    module.is_some_and(is_framework)
 }
 
 /// Libraries that every kind of code calls.

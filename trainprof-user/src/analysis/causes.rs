@@ -15,6 +15,7 @@ use super::{
     phases,
     running::{Call, call, split},
     spans::{share_inside, union},
+    taking_in::taking_in,
     throttle::Throttled,
     timeline::{Item, line},
     walk::{Hop, HopKind, Leaf, Spent, Walked, What},
@@ -81,6 +82,7 @@ pub struct Scene<'a> {
     own_batches_countable: bool,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     /// The same with the time in which somebody had been woken for it and had no CPU yet.
+    taking_in: Vec<(u64, u64)>,
     /// Helper processes that workers wait for.
     feeders: BTreeSet<u32>,
     lock_turns: BTreeMap<LockId, Vec<(u64, u64)>>,
@@ -118,6 +120,11 @@ impl<'a> Scene<'a> {
             feeders: handing_helpers(facts, cast, |pid| cast.workers.contains(&pid)),
             checkpoints,
             worker_starts: phases::worker_starts(facts, cast),
+            taking_in: if cast.producers.is_empty() {
+                Vec::new()
+            } else {
+                taking_in(facts, cast, locks)
+            },
             own_batches,
             own_batches_within,
             own_batches_countable,
@@ -136,6 +143,11 @@ impl<'a> Scene<'a> {
     /// Stretches in which the step thread, having no producers, made batches itself.
     pub fn own_batches(&self) -> &[(u64, u64)] {
         &self.own_batches
+    }
+
+    /// Stretches in which the step thread, having producers, took a batch in.
+    pub fn taking_in(&self) -> &[(u64, u64)] {
+        &self.taking_in
     }
 
     /// Whether [`Self::own_batches`] are one a step: else only their share of the time is known.
@@ -422,6 +434,11 @@ impl<'a> Scene<'a> {
             let begun = share_inside(windows, &self.worker_starts).min(left);
             out.push((Kind::WorkerStart, detail, begun));
             left -= begun;
+        }
+        if own && !self.taking_in.is_empty() {
+            let took = share_inside(windows, &self.taking_in).min(left);
+            out.push((Kind::InputCpu, detail, took));
+            left -= took;
         }
         let split = split(self.facts, tid, windows);
         let (meta, read) = self.files.of_thread(tid);

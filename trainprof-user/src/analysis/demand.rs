@@ -29,6 +29,18 @@ pub struct Demand {
     pub parallel: f64,
 }
 
+impl Demand {
+    /// The same for a part (0–1) of the time.
+    pub fn for_part(mut self, part: f64) -> Self {
+        let kinds = self.by_kind.values_mut();
+        kinds
+            .chain(self.run_by_kind.values_mut())
+            .chain([&mut self.busy, &mut self.locked_out, &mut self.crowded])
+            .for_each(|ns| *ns *= part);
+        self
+    }
+}
+
 /// Measures it for one trainer.
 pub fn demand(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>, scene: &Scene) -> Demand {
     let session = facts.session;

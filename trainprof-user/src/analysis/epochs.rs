@@ -8,7 +8,8 @@ use super::{
     cast::Cast,
     causes::Scene,
     facts::Facts,
-    steps::{self, Steps},
+    messages::{hand_overs, requests},
+    steps::Steps,
 };
 
 /// Requests that follow each other within this share of the usual time are made at once, and so many are a new
@@ -94,8 +95,8 @@ fn by_requests(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Epochs> {
     if cast.workers.is_empty() {
         return None;
     }
-    let requests = steps::requests(facts, cast, scene);
-    let mut taken: Vec<u64> = steps::hand_overs(facts, cast)
+    let requests = requests(facts, cast, scene.locks);
+    let mut taken: Vec<u64> = hand_overs(facts, |tid| facts.pid(tid) == Some(cast.trainer))
         .into_values()
         .flatten()
         .collect();

@@ -197,6 +197,9 @@ fn wakes_several(wakes: &[(u64, u32)]) -> bool {
     several * 5 >= wakes.len()
 }
 
+/// Every lock, by its identity.
+pub type Locks = BTreeMap<LockId, Lock>;
+
 /// Finds the lock that a futex wait is on.
 pub fn lock_of<'a>(
     locks: &'a BTreeMap<LockId, Lock>,

@@ -15,6 +15,7 @@ pub mod idle;
 pub mod kind;
 pub mod locks;
 pub mod memory;
+pub mod messages;
 pub mod pace;
 pub mod phases;
 pub mod pulse;
@@ -24,6 +25,7 @@ pub mod rules;
 pub mod running;
 pub mod spans;
 pub mod steps;
+pub mod taking_in;
 #[cfg(test)]
 mod tests;
 pub mod throttle;
@@ -84,6 +86,8 @@ pub struct Trainer {
     pub checkpoints: Vec<(u64, u64)>,
     /// Stretches in which the step thread, having no producers, made batches itself.
     pub own_batches: Vec<(u64, u64)>,
+    /// Stretches in which the step thread, having producers, took a batch in and asked for the next one.
+    pub taking_in: Vec<(u64, u64)>,
 }
 
 impl Trainer {
@@ -129,15 +133,41 @@ impl Trainer {
                 .sum()
         };
         let own_cpu = own(|what| matches!(what, What::Run { .. }));
+        let beside = if kind == Kind::InputCpu {
+            self.beside_taking_in()
+        } else {
+            0.0
+        };
         let producers_cpu = self.demand.run_by_kind.get(&kind).copied().unwrap_or(0.0);
         let terms = Terms {
-            own_of_cause: sum(false),
+            own_of_cause: sum(false) + beside,
             own_crowded_by_cause: own(|what| matches!(what, What::Runnable { .. })),
             stall_of_cause: sum(true),
             cpu_of_cause: own_cpu + producers_cpu,
             ..self.terms.clone()
         };
         bound::bound(kind, &terms, &self.demand)
+    }
+
+    /// Nanoseconds of other causes while the step thread took batches in: what it waits for then goes with that work.
+    fn beside_taking_in(&self) -> f64 {
+        let other = |leaf: u32| -> f64 {
+            let (way, _) = &self.walked.leaves[leaf as usize];
+            if way.hops.is_empty() && matches!(way.what, What::Run { .. }) {
+                // Its own running then is all told as input.
+                return 0.0;
+            }
+            let kinds = &self.kinds_of_leaf[leaf as usize];
+            let input = kinds.iter().filter(|(kind, _)| *kind == Kind::InputCpu);
+            1.0 - input.map(|(_, part)| part).sum::<f64>()
+        };
+        let pieces = self.walked.pieces.iter();
+        pieces
+            .map(|piece| {
+                let inside = spans::share_inside(&[(piece.from, piece.to)], &self.taking_in);
+                piece.ns * inside * other(piece.leaf)
+            })
+            .sum()
     }
 }
 
@@ -211,18 +241,21 @@ fn trainer(
     for share in &shares {
         kinds_of_leaf[share.leaf as usize].push((share.kind, share.of_leaf));
     }
-    let demand = demand(facts, &cast, locks, &scene);
     let idle = idle::blame(
         &gpu,
         &facts.spans_of(cast.step_tid),
         &walked.pieces,
         &kinds_of_leaf,
     );
-    let wall: f64 = facts
+    let there: f64 = facts
         .spans_of(cast.step_tid)
         .iter()
         .map(|(from, to)| (to - from) as f64)
         .sum();
+    // The wait that the end of the watch cut off was not walked.
+    let wall = there - walked.cut as f64;
+    let part = wall / there.max(1.0);
+    let demand = demand(facts, &cast, locks, &scene).for_part(part);
     let in_stalls: f64 = shares
         .iter()
         .filter(|share| share.in_stall)
@@ -245,8 +278,8 @@ fn trainer(
         wall,
         own: wall - in_stalls,
         own_crowded: crowded,
-        cpu: cpu_ns(facts, |_| true),
-        cpu_apart: cpu_ns(facts, |tid| apart.contains(&tid)),
+        cpu: cpu_ns(facts, |_| true) * part,
+        cpu_apart: cpu_ns(facts, |tid| apart.contains(&tid)) * part,
         cpus: cpus(facts.session, pinned),
         pinned,
         host_cpus: host_cpus(facts.session),
@@ -267,6 +300,7 @@ fn trainer(
         synchronising: gpu.synchronising,
         checkpoints: scene.checkpoints().to_vec(),
         own_batches: scene.own_batches().to_vec(),
+        taking_in: scene.taking_in().to_vec(),
         kinds_of_leaf,
         shares,
         epochs: epochs(facts, &cast, &scene, steps.as_ref()),

@@ -10,6 +10,7 @@ use super::{
     collectives::collectives,
     facts::Facts,
     locks::lock_of,
+    messages::{hand_overs, requests},
     phases::renewals,
     pulse::pulse,
     put_aside::spread,
@@ -23,8 +24,6 @@ use crate::{
     session::kind::WaitKind,
 };
 
-/// Reads of one message on a pipe that follow each other within this time are one hand-over.
-const ONE_MESSAGE_NS: u64 = 400_000;
 /// Steps that make a clock.
 const MIN_STEPS: usize = 5;
 /// Requests closer together than this share of the usual step are handed out in advance, not step by step.
@@ -166,8 +165,8 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
     if cast.workers.is_empty() {
         return None;
     }
-    let handed = hand_overs(facts, cast);
-    let requests = requests(facts, cast, scene);
+    let handed = hand_overs(facts, |tid| facts.pid(tid) == Some(cast.trainer));
+    let requests = requests(facts, cast, scene.locks);
     let (pipes, taken) = training_only(handed);
     if taken.len() < MIN_STEPS {
         return None;
@@ -264,85 +263,6 @@ fn from_renewal(spans: &mut [(u64, u64)], renewals: &[(u64, u64)]) {
             next.0 = renewal.0;
         }
     }
-}
-
-/// Messages that threads of the trainer took from pipes, by pipe.
-pub(super) fn hand_overs(facts: &Facts, cast: &Cast) -> BTreeMap<u64, Vec<u64>> {
-    let mut out = BTreeMap::<u64, Vec<u64>>::new();
-    for (tid, touches) in facts.touching_threads() {
-        if facts.pid(tid) != Some(cast.trainer) {
-            continue;
-        }
-        let mut last = BTreeMap::<u64, u64>::new();
-        for touch in touches {
-            if touch.op != Op::Read.number()
-                || touch.object.class != Class::Pipe as u8
-                || touch.bytes == 0
-            {
-                continue;
-            }
-            let at = touch.at.0;
-            let before = last.insert(touch.object.id, at);
-            if before.is_none_or(|before| at - before > ONE_MESSAGE_NS) {
-                out.entry(touch.object.id).or_default().push(at);
-            }
-        }
-    }
-    for times in out.values_mut() {
-        times.sort_unstable();
-    }
-    out.retain(|_, times| times.len() >= 2);
-    out
-}
-
-/// Writes of the trainer's own threads, other than those that make batches, on pipes: each at the time when the step thread
-/// asked for it.
-pub(super) fn requests(facts: &Facts, cast: &Cast, scene: &Scene) -> Vec<u64> {
-    let mut out = Vec::new();
-    for (tid, touches) in facts.touching_threads() {
-        if facts.pid(tid) != Some(cast.trainer) || cast.loader_threads.contains(&tid) {
-            continue;
-        }
-        let writes: Vec<u64> = touches
-            .iter()
-            .filter(|touch| {
-                touch.op == Op::Write.number() && touch.object.class == Class::Pipe as u8
-            })
-            .map(|touch| touch.at.0)
-            .collect();
-        out.extend(when_asked(facts, cast, scene, tid, writes));
-    }
-    out.sort_unstable();
-    out
-}
-
-/// A helper thread that writes for the step thread does so late: it has to get a CPU and the interpreter's lock first, which
-/// the step thread holds while it computes. So its write counts from when the step thread ended its longest sleep since the
-/// write before.
-fn when_asked(facts: &Facts, cast: &Cast, scene: &Scene, tid: u32, writes: Vec<u64>) -> Vec<u64> {
-    if tid == cast.step_tid {
-        return writes;
-    }
-    let sleeps: Vec<(u64, u64)> = facts
-        .items(tid)
-        .iter()
-        .filter(|item| item.waker.tid == cast.step_tid && item.kind() == WaitKind::Futex)
-        .filter(|item| lock_of(scene.locks, facts, tid, line(&item.object)).is_none())
-        .map(|item| (item.from, item.woken))
-        .collect();
-    let mut before = 0;
-    writes
-        .into_iter()
-        .map(|at| {
-            let first = sleeps.partition_point(|(from, _)| *from < before);
-            before = at;
-            sleeps[first..]
-                .iter()
-                .take_while(|(_, woken)| *woken <= at)
-                .max_by_key(|(from, woken)| woken - from)
-                .map_or(at, |(_, woken)| *woken)
-        })
-        .collect()
 }
 
 /// Leaves out loaders that serve another phase: their steps are of another length and they take less time. What is left:

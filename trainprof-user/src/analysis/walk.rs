@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use trainprof_common::{
     op::Class,
-    thread::{NR_PREEMPTED, NR_STOPPED, NR_UNSEEN},
+    thread::{NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, WakerKind},
 };
 
 use super::{
@@ -147,6 +147,8 @@ pub struct Walked {
     index: HashMap<Leaf, u32>,
     /// In the step thread's time.
     pub pieces: Vec<Piece>,
+    /// Nanoseconds at the end that were left out: see [`Walker::without_cut`].
+    pub cut: u64,
     /// Stretches in which the step thread waited for a producer.
     pub stalls: Vec<(u64, u64)>,
 }
@@ -238,11 +240,34 @@ impl<'a> Walker<'a> {
     pub fn explain(&mut self) -> Walked {
         let mut out = Walked::default();
         for (from, to) in self.facts.spans_of(self.cast.step_tid) {
-            self.span(from, to, &mut out);
+            let end = self.without_cut(from, to);
+            out.cut += to - end;
+            self.span(from, end, &mut out);
         }
         out.pieces.sort_by_key(|piece| piece.from);
         out.stalls.sort_unstable();
         out
+    }
+
+    /// Where a span ends without a wait for a batch that its end cuts off: who was to end that is not known, and those that were
+    /// seen whole tell the same. One that is longer than all of them is another matter.
+    fn without_cut(&self, from: u64, to: u64) -> u64 {
+        let items = self.facts.items(self.cast.step_tid);
+        let upto = items.partition_point(|item| item.from < to);
+        let Some((last, before)) = items[..upto].split_last() else {
+            return to;
+        };
+        let cut = last.woken >= to && last.waker.kind == WakerKind::Unknown as u8;
+        let like = before
+            .iter()
+            .filter(|item| item.from >= from && self.cast.fed(item))
+            .filter(|item| item.nr == last.nr && line(&item.object) == line(&last.object))
+            .map(|item| item.woken - item.from)
+            .max();
+        match like {
+            Some(longest) if cut && last.woken - last.from <= longest => last.from.max(from),
+            _ => to,
+        }
     }
 
     /// Explains a producer's time in all spans: work, and being idle.

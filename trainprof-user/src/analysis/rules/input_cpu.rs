@@ -9,13 +9,20 @@ use super::{
     look::{clip, rounded},
 };
 use crate::{
-    analysis::{Kind, running::decodes, spans::overlap, walk::What},
+    analysis::{Kind, running::decodes, spans::overlap, walk::What, words},
     record::fact::SampleFact,
 };
 
 const KIND: Kind = Kind::InputCpu;
 
+/// Taking batches in costs every job with workers a little: a smaller share than this is not worth a finding.
+const MIN_TAKING_IN: f64 = 0.15;
+
 pub(super) fn rule(look: &Look) -> Answer {
+    let takes_in = !look.trainer.taking_in.is_empty() && copies(look);
+    if takes_in && look.share(KIND) < MIN_TAKING_IN {
+        return Answer::Clear;
+    }
     look.cause(KIND, |evidence| {
         if let Some(said) = made_outside(look) {
             return said;
@@ -31,6 +38,8 @@ pub(super) fn rule(look: &Look) -> Answer {
             .map_or_else(String::new, |name| format!(", most of it in {name}"));
         let summary = if parallel == 0 {
             format!("the trainer makes its batches itself, between its steps{most}")
+        } else if takes_in {
+            format!("the trainer itself takes its batches in: opens what the workers made, and draws what to ask them for{}", took(look))
         } else if copies(look) {
             "the trainer itself copies its batches out of a pipe, and waits for those who write them there"
                 .to_owned()
@@ -47,6 +56,15 @@ pub(super) fn rule(look: &Look) -> Answer {
         let cpus = look.trainer.terms.cpus;
         let more = look.let_on_more_cpus(evidence);
         if copies(look) {
+            if takes_in {
+                return (
+                    summary,
+                    format!(
+                        "hand over few large tensors instead of many small ones (collate them in the workers), draw the samples' numbers cheaply and in advance, or let a thread take batches in (pin_memory); without this work {}",
+                        look.effect(KIND)
+                    ),
+                );
+            }
             return (
                 summary,
                 format!(
@@ -119,6 +137,14 @@ fn copies(look: &Look) -> bool {
         .map(|share| share.ns)
         .sum();
     trainer.cast.parallel() > 0 && own * 3.0 >= trainer.ns(KIND)
+}
+
+/// How long taking a batch in takes, and where most of that is spent.
+fn took(look: &Look) -> String {
+    let stretches = &look.trainer.taking_in;
+    let length: u64 = stretches.iter().map(|(from, to)| to - from).sum();
+    let each = length as f64 / stretches.len().max(1) as f64;
+    format!(", {} for each", words::time(each / 1e9))
 }
 
 /// Processes outside the job that the trainer waited for as for a worker, and for how long (ns).

@@ -1,9 +1,13 @@
 //! One thread or lock that the others wait for.
 
 use serde_json::json;
+use trainprof_common::{arch, thread::WakerKind};
 
 use super::{Answer, Look, look::rounded};
-use crate::analysis::{Kind, words};
+use crate::{
+    analysis::{Kind, words},
+    session::kind::{WaitKind, wait_kind},
+};
 
 const KIND: Kind = Kind::Serialization;
 
@@ -46,6 +50,18 @@ pub(super) fn rule(look: &Look) -> Answer {
         }
         let places = look.places(KIND);
         if !places.is_empty() {
+            if locks_files(look) {
+                return (
+                    format!(
+                        "threads of the job wait for each other's locks on files (fcntl, flock) in {}",
+                        words::list(&places)
+                    ),
+                    format!(
+                        "hold these locks for less, lock parts that do not overlap, or give each process a file of its own; without these waits {}",
+                        look.effect(KIND)
+                    ),
+                );
+            }
             return (
                 format!(
                     "threads of the job wait for each other inside the kernel, on {}",
@@ -73,6 +89,23 @@ pub(super) fn rule(look: &Look) -> Answer {
             ),
         )
     })
+}
+
+/// Whether most of the waits inside the kernel, of all threads of the job, are in calls that lock files.
+fn locks_files(look: &Look) -> bool {
+    let (mut locking, mut all) = (0, 0);
+    for thread in look.session.threads.values() {
+        for (id, total) in &thread.waits {
+            let by_thread = id.waker.kind == WakerKind::Thread as u8;
+            if by_thread && matches!(wait_kind(id), WaitKind::File | WaitKind::Fault) {
+                all += total.wait_ns;
+                if matches!(arch::syscall_name(id.nr), Some("fcntl" | "flock")) {
+                    locking += total.wait_ns;
+                }
+            }
+        }
+    }
+    locking * 2 > all
 }
 
 fn has_python(look: &Look) -> bool {

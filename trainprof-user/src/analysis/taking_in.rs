@@ -1,0 +1,70 @@
+//! Stretches in which a step thread with workers takes a batch in: from the message that brings it until it asks for the next one.
+//! It unpickles what it got, opens the shared memory behind it, and draws the numbers of the samples to ask for.
+
+use super::{
+    alternation::of_framework,
+    cast::Cast,
+    facts::Facts,
+    locks::Locks,
+    messages::{hand_overs, requests},
+    spans::overlap,
+};
+
+/// Batches that show a pattern.
+const MIN_BATCHES: usize = 10;
+/// Less than this share of the time is not worth telling.
+const MIN_SHARE: f64 = 0.03;
+/// Samples that tell what is done in these stretches, and beside them.
+const MIN_SAMPLES: usize = 20;
+/// A framework's libraries have at most this share of the time in these stretches, and of what they have beside them: else the
+/// model is computed before the next batch is asked for.
+const MOST_COMPUTING: f64 = 0.35;
+const AGAINST_REST: f64 = 0.5;
+
+/// Finds them; empty where the step thread does not read the messages itself, does not ask for batches one by one, or computes
+/// in between.
+pub fn taking_in(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<(u64, u64)> {
+    let taken: Vec<u64> = {
+        let mut all: Vec<u64> = hand_overs(facts, |tid| tid == cast.step_tid)
+            .into_values()
+            .flatten()
+            .collect();
+        all.sort_unstable();
+        all
+    };
+    let requests = requests(facts, cast, locks);
+    let mut out = Vec::new();
+    for (n, from) in taken.iter().enumerate() {
+        let next = taken.get(n + 1).copied().unwrap_or(u64::MAX);
+        let first = requests.partition_point(|at| at <= from);
+        if let Some(asked) = requests.get(first).filter(|asked| **asked < next) {
+            out.push((*from, *asked));
+        }
+    }
+    let seconds = facts.walkable_ns() as f64;
+    let length: u64 = out.iter().map(|(from, to)| to - from).sum();
+    if out.len() < MIN_BATCHES
+        || (length as f64) < MIN_SHARE * seconds
+        || computes(facts, cast, &out)
+    {
+        return Vec::new();
+    }
+    out
+}
+
+/// Whether the model is computed in these stretches, as far as samples tell.
+fn computes(facts: &Facts, cast: &Cast, stretches: &[(u64, u64)]) -> bool {
+    // Of samples inside and beside: all, and those in a framework.
+    let mut counts = [(0_usize, 0_usize); 2];
+    for sample in facts.samples(cast.step_tid) {
+        let inside = overlap(stretches, sample.at.0, sample.at.0 + 1) > 0;
+        let (all, framework) = &mut counts[usize::from(!inside)];
+        *all += 1;
+        *framework += usize::from(of_framework(facts.session, sample.place));
+    }
+    let share = |(all, framework): (usize, usize)| framework as f64 / all.max(1) as f64;
+    let (inside, beside) = (counts[0], counts[1]);
+    inside.0 < MIN_SAMPLES
+        || share(inside) > MOST_COMPUTING
+        || share(inside) > AGAINST_REST * share(beside)
+}
