@@ -1,0 +1,304 @@
+//! Stories of what else is in a job: its own helpers, a server above it, locks on files; and of what the trainer does with a
+//! batch before it computes.
+
+use trainprof_common::op::{Class, Op};
+
+use super::{
+    stories::{DATA_PIPE, TRAINER, feeder, job, stall},
+    tale::{By, FUTEX, On, POLL, READ, Tale},
+};
+use crate::{
+    analysis::{Analysis, Kind, analyse},
+    record::fact::PlaceClass,
+};
+
+const HELPER: u32 = 500;
+const WAIT4: i16 = 61;
+const FCNTL: i16 = 72;
+const INDEX_PIPE: u64 = 90;
+
+/// What most of the time goes to that is no computing of the model, with its share of the time.
+fn worst(analysis: &Analysis) -> (Kind, f64) {
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    let (kind, ns) = trainer
+        .by_kind()
+        .into_iter()
+        .filter(|(kind, _)| *kind != Kind::Compute)
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .expect("causes");
+    (kind, ns / trainer.wall)
+}
+
+fn is_near(found: f64, truth: f64) {
+    assert!((found - truth).abs() < 0.03, "{found}, truth {truth}");
+}
+
+/// A trainer that waits 40 of 100 ms for the end of a process that it started.
+fn waits_for_helper() -> Tale {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).process(HELPER, TRAINER);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let woken = begin + 40.0;
+        tale.wait(
+            TRAINER,
+            begin,
+            woken,
+            WAIT4,
+            On::Nothing,
+            By::Thread(HELPER),
+        );
+        tale.wait(
+            HELPER,
+            woken,
+            begin + 99.9,
+            READ,
+            On::Pipe(3),
+            By::Thread(TRAINER),
+        );
+    }
+    tale
+}
+
+#[test]
+fn a_process_that_is_waited_for_is_no_computing_of_the_model() {
+    let analysis = analyse(&waits_for_helper().session(8000.0));
+    let (kind, share) = worst(&analysis);
+    assert_eq!(kind, Kind::Helper);
+    is_near(share, 0.4);
+    let verdict = analysis.verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "inconclusive");
+    assert!(
+        verdict.summary.contains("waits until process 500"),
+        "{}",
+        verdict.summary
+    );
+    // It writes what it was given to a file.
+    let mut tale = waits_for_helper();
+    tale.fileset(5, "/ckpt", "ext4");
+    tale.ops(
+        HELPER,
+        4000.0,
+        Op::Write,
+        Class::File,
+        5,
+        100,
+        64 << 20,
+        9.0,
+    );
+    let analysis = analyse(&tale.session(8000.0));
+    let (kind, share) = worst(&analysis);
+    assert_eq!(kind, Kind::Checkpoint);
+    is_near(share, 0.4);
+}
+
+#[test]
+fn a_process_of_the_job_that_has_the_trainers_cpu_is_contention_and_named() {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).process(HELPER, TRAINER);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.preempted(TRAINER, begin, begin + 50.0, HELPER);
+        tale.preempted(HELPER, begin + 50.0, begin + 100.0, TRAINER);
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let verdict = analysis.verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "cpu-contention", "{}", verdict.summary);
+    is_near(verdict.share.expect("a share"), 0.5);
+    assert!(
+        verdict.summary.contains("process 500"),
+        "{}",
+        verdict.summary
+    );
+}
+
+#[test]
+fn a_time_out_on_what_nobody_of_the_job_ends_is_no_idling() {
+    let paused = |nr, on: fn(u64) -> On| {
+        let mut tale = job(1);
+        for step in 0..40_u32 {
+            let begin = f64::from(step) * 200.0;
+            stall(&mut tale, begin + 100.0, begin + 199.9, 201);
+            tale.wait(
+                201,
+                begin + 0.5,
+                begin + 199.5,
+                nr,
+                on(step.into()),
+                By::Interrupt,
+            );
+            tale.wait(
+                feeder(201),
+                begin,
+                begin + 199.8,
+                FUTEX,
+                On::Futex(0x1000),
+                By::Thread(201),
+            );
+        }
+        worst(&analyse(&tale.session(8000.0)))
+    };
+    // A name server that does not answer, each time on a socket of its own; and a limit to the rate.
+    let (kind, share) = paused(POLL, |n| On::Socket(700 + n));
+    assert_eq!(kind, Kind::NetworkIo);
+    is_near(share, 0.5);
+    let (kind, share) = paused(FUTEX, |n| On::Futex(0x9000 + 0x100 * n));
+    assert_eq!(kind, Kind::Sleep);
+    is_near(share, 0.5);
+}
+
+/// A trainer with one worker, whose steps of 100 ms have 60 in which it takes the batch in, or computes too.
+fn takes_in(module: &str) -> Analysis {
+    let mut tale = job(1);
+    tale.place(1, "libtorch_cpu.so", PlaceClass::Other);
+    tale.place(2, module, PlaceClass::Other);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        stall(&mut tale, begin, begin + 1.0, 201);
+        tale.touch(TRAINER, begin + 60.0, Op::Write, Class::Pipe, INDEX_PIPE, 8);
+        tale.wait(
+            201,
+            begin,
+            begin + 60.0,
+            READ,
+            On::Pipe(INDEX_PIPE),
+            By::Thread(TRAINER),
+        );
+        for n in 0..10 {
+            let place = if n < 6 { 2 } else { 1 };
+            tale.sample(TRAINER, begin + 10.0 * f64::from(n) + 5.0, place);
+        }
+    }
+    analyse(&tale.session(8000.0))
+}
+
+#[test]
+fn taking_a_batch_in_is_input_work_and_computing_before_asking_is_not() {
+    let analysis = takes_in("python3.11");
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "input-cpu", "{}", verdict.summary);
+    is_near(verdict.share.expect("a share"), 0.6);
+    let bound = verdict.speedup_bound.expect("a bound");
+    assert!((2.4..2.8).contains(&bound), "{bound}");
+    assert!(
+        verdict.summary.contains("59 ms for each"),
+        "{}",
+        verdict.summary
+    );
+    let computes = takes_in("libtorch_python.so");
+    assert_eq!(computes.verdict.expect("a verdict").bottleneck, "compute");
+}
+
+#[test]
+fn locks_on_files_are_told_as_such() {
+    // Three workers take turns of 30 ms on a lock, and make a batch in each.
+    let mut tale = job(3);
+    for turn in 0..240_u32 {
+        let begin = f64::from(turn) * 30.0;
+        let (worker, next) = (201 + turn % 3, 201 + (turn + 1) % 3);
+        stall(&mut tale, begin + 5.0, begin + 29.9, worker);
+        if turn >= 2 {
+            let since = begin - 30.0;
+            tale.wait(
+                next,
+                since,
+                begin + 29.5,
+                FCNTL,
+                On::File(5),
+                By::Thread(worker),
+            );
+        }
+        tale.wait(
+            feeder(worker),
+            (begin - 60.0).max(0.0),
+            begin + 29.8,
+            FUTEX,
+            On::Futex(0x1000 * u64::from(worker)),
+            By::Thread(worker),
+        );
+    }
+    let analysis = analyse(&tale.session(7200.0));
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "serialization", "{}", verdict.summary);
+    assert!(
+        verdict.summary.contains("(fcntl, flock) in /data"),
+        "{}",
+        verdict.summary
+    );
+}
+
+#[test]
+fn the_wait_that_the_end_cuts_off_is_left_out() {
+    // Steps of 1 s, of which 900 ms are waited for; the watch ends in the middle of one.
+    let mut tale = job(1);
+    for step in 0..8 {
+        let begin = f64::from(step) * 1000.0;
+        stall(&mut tale, begin + 100.0, begin + 999.9, 201);
+        tale.wait(
+            201,
+            begin + 1.0,
+            begin + 999.0,
+            READ,
+            On::File(5),
+            By::Interrupt,
+        );
+        tale.wait(
+            feeder(201),
+            begin,
+            begin + 999.8,
+            FUTEX,
+            On::Futex(0x1000),
+            By::Thread(201),
+        );
+    }
+    tale.wait(
+        TRAINER,
+        8100.0,
+        8800.0,
+        POLL,
+        On::Pipe(DATA_PIPE),
+        By::Nobody,
+    );
+    let analysis = analyse(&tale.session(8800.0));
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "storage-io", "{}", verdict.summary);
+    let bound = verdict.speedup_bound.expect("a bound");
+    assert!((9.0..11.5).contains(&bound), "{bound}");
+}
+
+#[test]
+fn a_server_above_a_process_that_trains_is_not_the_trainer() {
+    let kernel = 300;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).process(kernel, TRAINER);
+    for beat in 0..40 {
+        let begin = f64::from(beat) * 200.0;
+        // What it prints is read; and it is asked whether it is there.
+        tale.wait(
+            TRAINER,
+            begin,
+            begin + 199.0,
+            POLL,
+            On::Pipe(3),
+            By::Thread(kernel),
+        );
+        tale.ops(
+            TRAINER,
+            begin + 199.5,
+            Op::Write,
+            Class::Socket,
+            0,
+            1,
+            8,
+            0.1,
+        );
+        tale.ops(kernel, begin + 199.5, Op::Read, Class::Socket, 0, 1, 8, 0.1);
+    }
+    let trainer = |tale: &Tale| {
+        let analysis = analyse(&tale.session(8000.0));
+        analysis.trainer.expect("a trainer").cast.trainer
+    };
+    assert_eq!(trainer(&tale), TRAINER, "it feeds its parent");
+    tale.library(kernel, "torch");
+    assert_eq!(trainer(&tale), kernel);
+}
