@@ -602,6 +602,7 @@ impl<'a> Scene<'a> {
             WaitKind::Fault if object.fileset != 0 => self.files.of(object.fileset, tid),
             WaitKind::Fault => Kind::AllocationChurn,
             WaitKind::Sleep => Kind::Sleep,
+            WaitKind::Stopped => Kind::Stopped,
             // A time-out on what nobody of the job ends is a pause; else it would be idle.
             WaitKind::Futex if producer && waker.kind == WakerKind::Interrupt as u8 => Kind::Sleep,
             WaitKind::Socket => {

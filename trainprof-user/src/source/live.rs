@@ -52,6 +52,9 @@ const LOWER_BELOW: u64 = 1_500;
 /// How far a threshold for single events may rise above its limit at the start.
 const RAISE_AT_MOST: u64 = 32;
 
+/// Processes that those which were named have started already, and whose calls are noted until it is known who trains.
+const TOUCHED_FIRST: usize = 32;
+
 /// How long a drain waits for functions that are being looked up: mostly they are there at once.
 const PLACE_PATIENCE: Duration = Duration::from_millis(3);
 /// The same at the end of the watch.
@@ -180,8 +183,13 @@ impl Live {
             ),
             observed: 0,
         };
-        // One of them is the trainer, most often.
-        live.set_touched(&live.targets.iter().copied().collect());
+        // One of them is the trainer: the one that was named, most often, else one that it has started.
+        let started = added.iter().map(|thread| thread.pid);
+        let mut first = targets.clone();
+        first.extend(started.filter(|pid| !targets.contains(pid)));
+        first.dedup();
+        first.truncate(targets.len() + TOUCHED_FIRST);
+        live.set_touched(&first.into_iter().collect());
         live.out.push(Record::Start(Start {
             at,
             anchor: own::anchor(),
