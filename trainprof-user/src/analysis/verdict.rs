@@ -10,11 +10,13 @@ use super::{
     walk::What,
     words,
 };
-use crate::session::Session;
+use crate::session::{Session, kind::syscall_name};
 
 /// A cause that can be fixed is the verdict from this share of the wall time on; a smaller one is a finding
 /// beside `compute`.
 const MIN_SHARE: f64 = 0.15;
+/// A job that uses less than this share of one CPU does nothing.
+const HANGS: f64 = 0.01;
 /// Computing is the verdict from this share of the wall time on.
 const MIN_COMPUTE: f64 = 0.5;
 /// As long as no more than this part of it went to what cannot be told: that might be what could be fixed.
@@ -249,6 +251,11 @@ fn blurred_words(
         );
     }
     if kind == Kind::Unknown
+        && let Some(words) = hang(session, trainer)
+    {
+        return words;
+    }
+    if kind == Kind::Unknown
         && let Some(words) = stranger(session, trainer)
     {
         return words;
@@ -285,6 +292,30 @@ fn stopped(session: &Session, trainer: &Trainer, share: f64) -> String {
         "for {} of the time process {who} was stopped, by a signal (SIGSTOP), a debugger or a freezer{again}",
         words::percent(share)
     )
+}
+
+/// A job of which nothing runs, and whose trainer waits for what nobody ends.
+fn hang(session: &Session, trainer: &Trainer) -> Option<String> {
+    let ran: u64 = session.threads.values().map(|thread| thread.run_ns).sum();
+    if ran as f64 / 1e9 > HANGS * session.duration_s() {
+        return None;
+    }
+    let of_kind = trainer
+        .shares
+        .iter()
+        .filter(|share| share.kind == Kind::Unknown);
+    let most = of_kind.max_by(|a, b| a.ns.total_cmp(&b.ns))?;
+    let What::Wait { nr, .. } = trainer.walked.leaves[most.leaf as usize].0.what else {
+        return None;
+    };
+    (most.ns >= 0.9 * trainer.wall).then(|| {
+        format!(
+            "nothing of the job runs: process {} waits in {} for {}, and nobody ends that; it may hang",
+            trainer.cast.trainer,
+            syscall_name(nr),
+            words::time(trainer.wall / 1e9)
+        )
+    })
 }
 
 /// Waits for a process outside the job, where they are most of what could not be followed to a cause.

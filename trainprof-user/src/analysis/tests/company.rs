@@ -302,3 +302,19 @@ fn a_server_above_a_process_that_trains_is_not_the_trainer() {
     tale.library(kernel, "torch");
     assert_eq!(trainer(&tale), kernel);
 }
+
+#[test]
+fn a_job_of_which_nothing_runs_may_hang() {
+    let mut tale = job(1);
+    for tid in [TRAINER, 201, feeder(201)] {
+        tale.wait(tid, 0.0, 8000.0, POLL, On::Pipe(DATA_PIPE), By::Nobody);
+    }
+    let verdict = analyse(&tale.session(8000.0)).verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "inconclusive");
+    assert!(
+        verdict.summary.contains("process 100 waits in poll"),
+        "{}",
+        verdict.summary
+    );
+    assert!(verdict.summary.contains("may hang"), "{}", verdict.summary);
+}
