@@ -147,7 +147,7 @@ pub struct Walked {
     index: HashMap<Leaf, u32>,
     /// In the step thread's time.
     pub pieces: Vec<Piece>,
-    /// Nanoseconds at the end that were left out: see [`Walker::without_cut`].
+    /// Nanoseconds at the end that were left out: a wait for a batch that the end cut off.
     pub cut: u64,
     /// Stretches in which the step thread waited for a producer.
     pub stalls: Vec<(u64, u64)>,
