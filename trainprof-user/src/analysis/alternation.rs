@@ -125,6 +125,11 @@ fn is_framework(module: &str) -> bool {
     FRAMEWORKS.iter().any(|name| module.starts_with(name))
 }
 
+/// Whether a module is CPython.
+pub fn is_interpreter(module: &str) -> bool {
+    module.starts_with("python3") || module.starts_with("libpython3")
+}
+
 /// Whether a place lies in such a library.
 pub fn of_framework(session: &Session, place: u32) -> bool {
     let module = session

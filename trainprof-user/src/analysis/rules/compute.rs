@@ -1,10 +1,20 @@
 //! The model's own computing: nothing on the host to fix.
 
-use super::{Answer, Finding, Look, look::seconds};
-use crate::analysis::{Kind, words::percent};
+use super::{
+    Answer, Finding, Look,
+    look::{rounded, seconds},
+};
+use crate::analysis::{
+    Kind,
+    alternation::{is_interpreter, of_framework},
+    words::percent,
+};
 
 /// A smaller share is not what a job is held back by.
 const MIN_SHARE: f64 = 0.5;
+/// Samples that tell what the CPU time goes to, and the part of the interpreter in it that is told.
+const MIN_SAMPLES: usize = 100;
+const WORTH_TELLING: f64 = 0.3;
 
 pub(super) fn rule(look: &Look) -> Answer {
     if !look.enough() {
@@ -31,11 +41,38 @@ pub(super) fn rule(look: &Look) -> Answer {
     } else {
         look.let_on_more_cpus(&mut evidence)
     };
+    let in_python = interpreter_share(look).filter(|share| *share >= WORTH_TELLING);
+    let first = match in_python {
+        Some(share) => {
+            evidence.insert("interpreter_share", rounded(share));
+            format!(
+                "; {} of its CPU time is the Python interpreter's own and not the framework's: look there first (samples that are made in the loop, code that goes element by element, logging)",
+                percent(share)
+            )
+        }
+        None => String::new(),
+    };
     Answer::Found(Finding {
         kind: Kind::Compute.name(),
         share: Some(share),
         evidence,
         summary: format!("{} of the time is {on}", percent(share)),
-        advice: format!("{more}make the model's own work faster: little around it is in the way"),
+        advice: format!(
+            "{more}make the model's own work faster: little around it is in the way{first}"
+        ),
     })
+}
+
+/// Part (0–1) of the step thread's clock samples that hit the interpreter, where a framework computes on that thread too.
+fn interpreter_share(look: &Look) -> Option<f64> {
+    let samples = look.facts.samples(look.trainer.cast.step_tid);
+    let (mut interpreter, mut framework) = (0, 0);
+    for sample in samples {
+        let place = look.session.places.get(&sample.place);
+        let module = place.and_then(|place| place.module.as_deref());
+        interpreter += usize::from(module.is_some_and(is_interpreter));
+        framework += usize::from(of_framework(look.session, sample.place));
+    }
+    (samples.len() >= MIN_SAMPLES && framework > 0)
+        .then(|| interpreter as f64 / samples.len() as f64)
 }

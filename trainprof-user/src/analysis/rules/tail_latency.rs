@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 
 use super::{Answer, Evidence, Finding, Look, look::rounded};
-use crate::analysis::{Kind, words};
+use crate::analysis::{Kind, alternation::is_interpreter, words};
 
 /// A step, from and to.
 type Span = (u64, u64);
@@ -160,11 +160,6 @@ fn unusual_code(look: &Look, slow: &[Span], normal: &[Span]) -> Option<(String, 
         None => name.to_owned(),
     };
     Some((name, part.min(1.0)))
-}
-
-/// Whether a module is CPython.
-fn is_interpreter(module: &str) -> bool {
-    module.starts_with("python3") || module.starts_with("libpython3")
 }
 
 /// By how much a mean slow step exceeds a mean normal one, by cause, largest first (ns).
