@@ -52,7 +52,7 @@ const LOWER_BELOW: u64 = 1_500;
 /// How far a threshold for single events may rise above its limit at the start.
 const RAISE_AT_MOST: u64 = 32;
 
-/// Processes that those which were named have started already, and whose calls are noted until it is known who trains.
+/// Processes below those that were named whose calls are noted until it is known who trains.
 const TOUCHED_FIRST: usize = 32;
 
 /// How long a drain waits for functions that are being looked up: mostly they are there at once.
@@ -183,13 +183,8 @@ impl Live {
             ),
             observed: 0,
         };
-        // One of them is the trainer: the one that was named, most often, else one that it has started.
-        let started = added.iter().map(|thread| thread.pid);
-        let mut first = targets.clone();
-        first.extend(started.filter(|pid| !targets.contains(pid)));
-        first.dedup();
-        first.truncate(targets.len() + TOUCHED_FIRST);
-        live.set_touched(&first.into_iter().collect());
+        // One of them is the trainer, most often.
+        live.set_touched(&live.targets.iter().copied().collect());
         live.out.push(Record::Start(Start {
             at,
             anchor: own::anchor(),
@@ -227,9 +222,35 @@ impl Live {
                 name,
             });
         }
+        live.set_touched(&live.first_trainers());
         live.pressure
             .poll(own::now(), &live.resident(), &mut live.out);
         Ok(live)
+    }
+
+    /// Who may train, until the first interval tells who does: the processes that were named, and below a launcher those that have
+    /// a framework loaded while their parents have none.
+    fn first_trainers(&self) -> BTreeSet<u32> {
+        let seen: BTreeMap<u32, (u32, bool)> = self
+            .out
+            .iter()
+            .filter_map(|record| match record {
+                Record::Process(process) => {
+                    let trains = process
+                        .frameworks
+                        .as_ref()
+                        .is_some_and(|loaded| loaded.trains());
+                    Some((process.pid, (process.parent, trains)))
+                }
+                _ => None,
+            })
+            .collect();
+        let trains = |pid: &u32| seen.get(pid).is_some_and(|(_, trains)| *trains);
+        let below = seen
+            .iter()
+            .filter(|(_, (parent, own))| *own && !trains(parent));
+        let below = below.map(|(pid, _)| *pid).take(TOUCHED_FIRST);
+        self.targets.iter().copied().chain(below).collect()
     }
 
     /// How many processes of the job are alive, as far as events told.
