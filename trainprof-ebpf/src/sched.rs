@@ -33,6 +33,8 @@ pub const PF_IO_WORKER: u32 = 0x10;
 const PF_KTHREAD: u32 = 0x0020_0000;
 /// `TASK_STOPPED`, `TASK_TRACED` and `TASK_FROZEN`: whoever is in such a state runs again when it is told to (include/linux/sched.h).
 const STOPPED: u32 = 0x4 | 0x8 | 0x8000;
+/// `TASK_INTERRUPTIBLE`.
+const INTERRUPTIBLE: u32 = 0x1;
 /// No descriptor: a system call looks at the lower half of the register.
 const NO_FD: u64 = u64::MAX;
 
@@ -131,7 +133,7 @@ unsafe fn switched_out(
     // SAFETY: a typed pointer.
     unsafe {
         state.iowait = in_iowait(task);
-        blocked_on(state, task);
+        blocked_on(state, task, why);
     }
 }
 
@@ -154,7 +156,7 @@ unsafe fn in_iowait(task: *const c_void) -> u8 {
 /// # Safety
 /// `task` is a typed pointer to the current task.
 #[inline(always)]
-unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
+unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void, why: u32) {
     // SAFETY: as above.
     let flags: u32 = unsafe { member(task, offset!(task_flags)) };
     if flags & PF_IO_WORKER != 0 {
@@ -166,8 +168,15 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void) {
     // SAFETY: typed registers.
     let nr = unsafe { syscall_nr(regs) };
     if nr < 0 {
-        state.nr = NR_FAULT;
-        state.object = state.fault_object;
+        // Page faults are not interrupted by signals. What sleeps so on its way back to user mode is in the freezer of control
+        // groups (do_freezer_trap in kernel/signal.c).
+        let frozen = why & INTERRUPTIBLE != 0;
+        state.nr = if frozen { NR_STOPPED } else { NR_FAULT };
+        state.object = if frozen {
+            Object::default()
+        } else {
+            state.fault_object
+        };
         return;
     }
     state.nr = nr as i16;

@@ -29,7 +29,11 @@ pub fn most(leaving: u32, wanted: u64, now: u64) -> u32 {
     if before > last { stays.tid } else { leaving }
 }
 
-/// Notes that `leaving` leaves this CPU. A long stay is remembered for as long as it was.
+/// A stay as long as this (ns) is remembered whatever was before it.
+const LONG_NS: u64 = 500_000;
+
+/// Notes that `leaving` leaves this CPU. A shorter stay is remembered when it is longer than what is left of the one that is
+/// remembered, which lasts as long as it was.
 #[inline(always)]
 pub fn note(leaving: u32, now: u64) {
     let Some(stays) = STAYS.get_ptr_mut(0) else {
@@ -41,7 +45,8 @@ pub fn note(leaving: u32, now: u64) {
     let ns = now.saturating_sub(came);
     stays.at = now;
     // How long who was there first had been there is not known.
-    if leaving != 0 && came != 0 && ns >= stays.ns.saturating_sub(now.saturating_sub(stays.end)) {
+    let left = stays.ns.saturating_sub(now.saturating_sub(stays.end));
+    if came != 0 && (ns >= LONG_NS || ns >= left) {
         (stays.end, stays.ns, stays.tid) = (now, ns, leaving);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::thread::{NR_PREEMPTED, WakerKind};
 
 use super::{
-    facts::{Facts, is_on_purpose},
+    facts::Facts,
     locks::{Lock, LockId, lock_of},
     room::{interprets, room, together},
     spans::{overlap, union},
@@ -50,11 +50,6 @@ pub struct Cast {
 }
 
 impl Cast {
-    /// Whether a process is neither a trainer nor a worker.
-    pub fn helps(&self, pid: u32) -> bool {
-        self.roles.get(&pid) == Some(&Role::Helper) && pid != self.trainer
-    }
-
     /// Whether a producer ended a wait by handing something over.
     pub fn fed(&self, item: &Item) -> bool {
         let on_purpose = [WakerKind::Thread as u8, WakerKind::Sender as u8];
@@ -202,8 +197,8 @@ fn loader_threads(
     }
 }
 
-/// Threads that no step needs: those of the trainer that contend with its step thread for the interpreter's lock and hand nothing
-/// to anybody there, nor are they handed anything, and those of processes that do neither for the others.
+/// Threads of the trainer that contend with its step thread for the interpreter's lock and hand nothing to anybody there, nor
+/// are they handed anything: no step needs what they do.
 pub fn apart(facts: &Facts, locks: &BTreeMap<LockId, Lock>, cast: &Cast) -> BTreeSet<u32> {
     let handed = hand_overs(facts, locks, cast.trainer, &cast.workers);
     let tied = |tid: u32| {
@@ -219,37 +214,7 @@ pub fn apart(facts: &Facts, locks: &BTreeMap<LockId, Lock>, cast: &Cast) -> BTre
         .flat_map(|lock| &lock.threads)
         .copied()
         .filter(|tid| *tid != cast.step_tid && !cast.producers.contains(tid) && !tied(*tid))
-        .chain(bystanders(facts, cast))
         .collect()
-}
-
-/// Threads of helper processes that end no waits of other processes of the job.
-fn bystanders(facts: &Facts, cast: &Cast) -> Vec<u32> {
-    let hands = handing_helpers(facts, cast, |_| true);
-    let threads = facts.session.threads.values();
-    threads
-        .filter(|thread| cast.helps(thread.pid) && !hands.contains(&thread.pid))
-        .map(|thread| thread.key.tid)
-        .collect()
-}
-
-/// Helper processes that end waits of other processes of the job, of those that `to` names.
-pub fn handing_helpers(facts: &Facts, cast: &Cast, to: impl Fn(u32) -> bool) -> BTreeSet<u32> {
-    let mut handed = BTreeMap::<u32, u64>::new();
-    for thread in facts.session.threads.values() {
-        for (id, total) in &thread.waits {
-            if is_on_purpose(id.waker.kind)
-                && let Some(pid) = facts.pid(id.waker.tid)
-                && pid != thread.pid
-                && cast.helps(pid)
-                && to(thread.pid)
-            {
-                *handed.entry(pid).or_default() += total.count;
-            }
-        }
-    }
-    handed.retain(|_, count| *count >= MIN_HAND_OVERS);
-    handed.into_keys().collect()
 }
 
 /// Whether a thread is idle until the step thread calls it, while that one works: it does a part of the step in turn with it

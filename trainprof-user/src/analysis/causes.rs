@@ -6,10 +6,11 @@ use trainprof_common::{op::Class, thread::WakerKind};
 
 use super::{
     alternation::alternation,
-    cast::{Cast, handing_helpers},
+    cast::Cast,
     facts::Facts,
     files::FileKinds,
     gpu::GpuTime,
+    helpers::{Helpers, Task},
     kind::Kind,
     locks::{Lock, LockId},
     phases,
@@ -81,10 +82,9 @@ pub struct Scene<'a> {
     own_batches_within: u64,
     own_batches_countable: bool,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
-    /// The same with the time in which somebody had been woken for it and had no CPU yet.
     taking_in: Vec<(u64, u64)>,
-    /// Helper processes that workers wait for.
-    feeders: BTreeSet<u32>,
+    helpers: Helpers,
+    /// As `lock_waits`, with the time in which somebody had been woken for it and had no CPU yet.
     lock_turns: BTreeMap<LockId, Vec<(u64, u64)>>,
     handed_on: BTreeMap<(LockId, u32), Vec<(u64, u64)>>,
 }
@@ -117,7 +117,7 @@ impl<'a> Scene<'a> {
         }
         Self {
             chokes: chokes(facts, cast),
-            feeders: handing_helpers(facts, cast, |pid| cast.workers.contains(&pid)),
+            helpers: Helpers::new(facts, cast),
             checkpoints,
             worker_starts: phases::worker_starts(facts, cast),
             taking_in: if cast.producers.is_empty() {
@@ -143,6 +143,11 @@ impl<'a> Scene<'a> {
     /// Stretches in which the step thread, having no producers, made batches itself.
     pub fn own_batches(&self) -> &[(u64, u64)] {
         &self.own_batches
+    }
+
+    /// Processes that are neither trainer nor worker.
+    pub fn helpers(&self) -> &Helpers {
+        &self.helpers
     }
 
     /// Stretches in which the step thread, having producers, took a batch in.
@@ -352,19 +357,9 @@ impl<'a> Scene<'a> {
         self.cast.producers.contains(&tid)
     }
 
-    /// The process of a thread of the job, where it is neither a trainer nor a worker.
-    fn helper(&self, tid: u32) -> Option<u32> {
-        let pid = self.facts.pid(tid)?;
-        (self.cast.helps(pid) && !self.is_producer(tid)).then_some(pid)
-    }
-
-    /// Whether a process writes files as large as a checkpoint.
-    fn writes_state(&self, pid: u32) -> bool {
-        let threads = self.facts.session.threads.values();
-        let own = threads.filter(|thread| thread.pid == pid);
-        own.map(|thread| thread.activity.file_write_bytes)
-            .sum::<u64>()
-            >= phases::MIN_CHECKPOINT_BYTES
+    /// What a thread's process is there for, where it is neither a trainer nor a worker.
+    fn helper(&self, tid: u32) -> Option<Task> {
+        self.helpers.task(self.facts.pid(tid)?)
     }
 
     /// Whether what a thread reads comes through pipes rather than from files.
@@ -389,19 +384,17 @@ impl<'a> Scene<'a> {
             tid,
             ..Detail::default()
         };
-        if let Some(pid) = self.helper(tid) {
-            let kind = if self.feeders.contains(&pid) {
-                // A process that workers take their samples from: a manager's.
-                Kind::InputCpu
-            } else {
-                detail.outsider = tid;
+        if let Some(task) = self.helper(tid) {
+            let kind = match task {
+                // A process that samples are taken from: a manager's, a program that a worker started.
+                Task::Input => Kind::InputCpu,
                 // State that is handed to another process to be written.
-                if self.writes_state(pid) {
-                    Kind::Checkpoint
-                } else {
-                    Kind::Helper
-                }
+                Task::State => Kind::Checkpoint,
+                Task::Apart | Task::Other => Kind::Helper,
             };
+            if task != Task::Input {
+                detail.outsider = tid;
+            }
             out.push((kind, detail, 1.0));
             return;
         }
@@ -539,9 +532,7 @@ impl<'a> Scene<'a> {
             left * locked,
         ));
         let left = left * (1.0 - locked);
-        let apart = self
-            .helper(by)
-            .is_some_and(|pid| !self.feeders.contains(&pid));
+        let apart = self.helper(by) == Some(Task::Apart);
         if by != 0 && (!ours || apart) {
             let outsider = by;
             out.push((Kind::CpuContention, Detail { outsider, ..detail }, left));

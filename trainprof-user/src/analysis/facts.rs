@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use trainprof_common::thread::WakerKind;
+use trainprof_common::{op::Class, thread::WakerKind};
 
 use super::timeline::{Item, line, timeline};
 use crate::{
@@ -108,10 +108,13 @@ impl<'a> Facts<'a> {
         self.timelines.get(&tid).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a thread of the job ever ended another one's wait on an object. True where the object is not known.
+    /// Whether a thread of the job ever ended another one's wait on an object. True where the object is not known, and for pipes:
+    /// nobody but processes fills them.
     pub fn is_handed(&self, tid: u32, object: &ObjectFact) -> bool {
         let pid = self.pid(tid).unwrap_or(0);
-        object.id == 0 || self.handed.contains(&place(pid, object))
+        object.id == 0
+            || object.class == Class::Pipe as u8
+            || self.handed.contains(&place(pid, object))
     }
 
     /// Threads that have single waits.

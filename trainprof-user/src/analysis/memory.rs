@@ -16,8 +16,9 @@ const MIN_OF_RESIDENT: f64 = 0.01;
 const MIN_SAMPLES: usize = 12;
 /// Growth is copying when this share of the pages that were kept are copies.
 const COPIED: f64 = 0.6;
-/// Copying goes on when the last third of a watch sees it at this share of the later half's pace.
-const GOES_ON: f64 = 0.5;
+/// Copying goes on when each third of the later half of a watch sees it at this share of that half's pace; points that show it.
+const GOES_ON: f64 = 0.4;
+const MIN_POINTS: usize = 8;
 /// Callers of a function without a name that may stand for it: beyond these they have little to do with it.
 const CALLERS: usize = 6;
 /// A page must have been there this long (s) to count as kept.
@@ -105,9 +106,17 @@ pub fn copiers(session: &Session) -> Option<Vec<Grower>> {
 
 /// Growth in the later half of a series, where the last third still grows at a fair share of that pace.
 fn goes_on(points: &[(f64, f64)]) -> Option<Growth> {
-    let half = line(&points[points.len() / 2..])?;
-    let third = line(&points[points.len() * 2 / 3..])?;
-    (half.slope > half.margin && third.slope >= GOES_ON * half.slope).then_some(half)
+    if points.len() < MIN_POINTS {
+        return None;
+    }
+    let later = &points[points.len() / 2..];
+    let half = line(later)?;
+    // In each part of it: a burst is over at once.
+    let parts = later.windows(later.len() / 3 + 1).step_by(later.len() / 3);
+    let evenly = parts
+        .filter_map(line)
+        .all(|part| part.slope >= GOES_ON * half.slope);
+    (half.slope > half.margin && evenly).then_some(half)
 }
 
 /// Adds the processes whose copies grow. A forked process's pages count as resident from the beginning, so its size tells
@@ -122,7 +131,7 @@ fn add_copiers(
         if known.contains(&pid)
             || copies.samples < MIN_SAMPLES
             || !has_kin(session, pid)
-            || forks_again(session, pid)
+            || forks(session, pid)
         {
             continue;
         }
@@ -197,15 +206,15 @@ fn has_kin(session: &Session, pid: u32) -> bool {
             .any(|process| process.parent == pid)
 }
 
-/// Whether a process makes children again and again. Each fork has its pages copied anew when it writes them, and what was copied
-/// before is given back when that child ends: nothing grows.
-fn forks_again(session: &Session, pid: u32) -> bool {
+/// Whether a process makes children. Each fork has its pages copied anew when it writes them, and what was copied before is given
+/// back when that child ends: nothing grows.
+fn forks(session: &Session, pid: u32) -> bool {
     let Some(start) = &session.start else {
         return false;
     };
     let children = session.processes.values();
-    let born = children.filter(|child| child.parent == pid && child.since > start.at);
-    born.count() > 1
+    let mut born = children.filter(|child| child.parent == pid && child.since > start.at);
+    born.next().is_some()
 }
 
 /// Whether what a process keeps are copies of pages that it shared with its parent.

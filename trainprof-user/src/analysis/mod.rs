@@ -11,6 +11,7 @@ pub mod epochs;
 pub mod facts;
 pub mod files;
 pub mod gpu;
+pub mod helpers;
 pub mod idle;
 pub mod kind;
 pub mod locks;
@@ -133,42 +134,66 @@ impl Trainer {
                 .sum()
         };
         let own_cpu = own(|what| matches!(what, What::Run { .. }));
-        let beside = if kind == Kind::InputCpu {
-            self.beside_taking_in()
-        } else {
-            0.0
+        let beside = match kind {
+            Kind::InputCpu => self.beside_taking_in(),
+            _ => Beside::default(),
         };
         let producers_cpu = self.demand.run_by_kind.get(&kind).copied().unwrap_or(0.0);
         let terms = Terms {
-            own_of_cause: sum(false) + beside,
-            own_crowded_by_cause: own(|what| matches!(what, What::Runnable { .. })),
-            stall_of_cause: sum(true),
+            own_of_cause: sum(false) + beside.own,
+            own_crowded_by_cause: own(|what| matches!(what, What::Runnable { .. }))
+                + beside.crowded,
+            stall_of_cause: sum(true) + beside.stalled,
             cpu_of_cause: own_cpu + producers_cpu,
             ..self.terms.clone()
         };
         bound::bound(kind, &terms, &self.demand)
     }
 
-    /// Nanoseconds of other causes while the step thread took batches in: what it waits for then goes with that work.
-    fn beside_taking_in(&self) -> f64 {
-        let other = |leaf: u32| -> f64 {
-            let (way, _) = &self.walked.leaves[leaf as usize];
-            if way.hops.is_empty() && matches!(way.what, What::Run { .. }) {
-                // Its own running then is all told as input.
-                return 0.0;
+    /// What other causes took while the step thread took batches in: what it waits for then goes with that work.
+    fn beside_taking_in(&self) -> Beside {
+        let mut out = Beside::default();
+        if self.taking_in.is_empty() {
+            return out;
+        }
+        let leaves = self.walked.leaves.len();
+        let (mut input, mut stalled) = (vec![0.0; leaves], vec![false; leaves]);
+        for share in &self.shares {
+            let leaf = share.leaf as usize;
+            stalled[leaf] = share.in_stall;
+            if share.kind == Kind::InputCpu {
+                input[leaf] += share.of_leaf;
             }
-            let kinds = &self.kinds_of_leaf[leaf as usize];
-            let input = kinds.iter().filter(|(kind, _)| *kind == Kind::InputCpu);
-            1.0 - input.map(|(_, part)| part).sum::<f64>()
-        };
-        let pieces = self.walked.pieces.iter();
-        pieces
-            .map(|piece| {
-                let inside = spans::share_inside(&[(piece.from, piece.to)], &self.taking_in);
-                piece.ns * inside * other(piece.leaf)
-            })
-            .sum()
+        }
+        for piece in &self.walked.pieces {
+            let leaf = piece.leaf as usize;
+            let (way, _) = &self.walked.leaves[leaf];
+            let own = way.hops.is_empty();
+            if own && matches!(way.what, What::Run { .. }) {
+                // Its own running then is all told as input.
+                continue;
+            }
+            let inside = spans::share_inside(&[(piece.from, piece.to)], &self.taking_in);
+            let ns = piece.ns * inside * (1.0 - input[leaf]);
+            if stalled[leaf] {
+                out.stalled += ns;
+            } else {
+                out.own += ns;
+                if matches!(way.what, What::Runnable { .. }) {
+                    out.crowded += ns;
+                }
+            }
+        }
+        out
     }
+}
+
+/// Nanoseconds of the step thread's time: its own, of that wanting a CPU, and in stalls.
+#[derive(Clone, Copy, Default)]
+struct Beside {
+    own: f64,
+    crowded: f64,
+    stalled: f64,
 }
 
 /// What was found out about a job.
@@ -241,12 +266,7 @@ fn trainer(
     for share in &shares {
         kinds_of_leaf[share.leaf as usize].push((share.kind, share.of_leaf));
     }
-    let idle = idle::blame(
-        &gpu,
-        &facts.spans_of(cast.step_tid),
-        &walked.pieces,
-        &kinds_of_leaf,
-    );
+    let idle = idle::blame(&gpu, &walked.spans, &walked.pieces, &kinds_of_leaf);
     let there: f64 = facts
         .spans_of(cast.step_tid)
         .iter()
@@ -273,7 +293,8 @@ fn trainer(
         .map(|share| share.ns)
         .sum();
     let pinned = allowed_cpus(facts);
-    let apart = cast::apart(facts, locks, &cast);
+    let mut apart = cast::apart(facts, locks, &cast);
+    apart.extend(scene.helpers().threads_apart(facts.session));
     let terms = Terms {
         wall,
         own: wall - in_stalls,

@@ -22,7 +22,7 @@ const WRITES_APART_NS: u64 = 50_000_000;
 /// A checkpoint writes at least this much, or syncs.
 pub const MIN_CHECKPOINT_BYTES: u64 = 1 << 20;
 /// While it does not wait for the disk, it writes at least this many bytes a second: less is a log.
-const MIN_BYTES_PER_S: f64 = 5e6;
+pub const MIN_BYTES_PER_S: f64 = 5e6;
 /// What is done around a sync without waiting, ns at most: more is a loop that syncs its log now and then.
 const MAX_AROUND_SYNC_NS: u64 = 100_000_000;
 /// Files are read in batches when the time between two batches is at least so many times the usual time

@@ -20,6 +20,8 @@ const MIN_SAMPLES: usize = 20;
 /// model is computed before the next batch is asked for.
 const MOST_COMPUTING: f64 = 0.35;
 const AGAINST_REST: f64 = 0.5;
+/// Beside these stretches they have this share at least: else they are not what it computes with.
+const MIN_COMPUTING: f64 = 0.1;
 
 /// Finds them; empty where the step thread does not read the messages itself, does not ask for batches one by one, or computes
 /// in between.
@@ -65,6 +67,7 @@ fn computes(facts: &Facts, cast: &Cast, stretches: &[(u64, u64)]) -> bool {
     let share = |(all, framework): (usize, usize)| framework as f64 / all.max(1) as f64;
     let (inside, beside) = (counts[0], counts[1]);
     inside.0 < MIN_SAMPLES
+        || share(beside) < MIN_COMPUTING
         || share(inside) > MOST_COMPUTING
         || share(inside) > AGAINST_REST * share(beside)
 }

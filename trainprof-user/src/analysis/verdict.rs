@@ -10,7 +10,7 @@ use super::{
     walk::What,
     words,
 };
-use crate::session::{Session, kind::syscall_name};
+use crate::session::{Session, kind::syscall_name, roles::is_ancestor};
 
 /// A cause that can be fixed is the verdict from this share of the wall time on; a smaller one is a finding
 /// beside `compute`.
@@ -244,19 +244,24 @@ fn blurred_words(
         && let Some((pid, command)) = foremost(session, trainer, kind)
     {
         return format!(
-            "for {} of the time process {} waits until process {pid} ({}), which it started, is done",
+            "for {} of the time process {} waits until process {pid} ({}){} is done",
             words::percent(share),
             trainer.cast.trainer,
             clip(&command.replace('\n', " "), 80),
+            if is_ancestor(session, trainer.cast.trainer, pid) {
+                ", which it started,"
+            } else {
+                ""
+            },
         );
     }
     if kind == Kind::Unknown
-        && let Some(words) = hang(session, trainer)
+        && let Some(words) = stranger(session, trainer)
     {
         return words;
     }
     if kind == Kind::Unknown
-        && let Some(words) = stranger(session, trainer)
+        && let Some(words) = hang(session, trainer)
     {
         return words;
     }

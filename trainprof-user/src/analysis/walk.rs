@@ -149,6 +149,8 @@ pub struct Walked {
     pub pieces: Vec<Piece>,
     /// Nanoseconds at the end that were left out: a wait for a batch that the end cut off.
     pub cut: u64,
+    /// What was walked of the step thread's time.
+    pub spans: Vec<(u64, u64)>,
     /// Stretches in which the step thread waited for a producer.
     pub stalls: Vec<(u64, u64)>,
 }
@@ -242,6 +244,7 @@ impl<'a> Walker<'a> {
         for (from, to) in self.facts.spans_of(self.cast.step_tid) {
             let end = self.without_cut(from, to);
             out.cut += to - end;
+            out.spans.push((from, end));
             self.span(from, end, &mut out);
         }
         out.pieces.sort_by_key(|piece| piece.from);

@@ -50,6 +50,11 @@ const WRITES: [&str; 7] = [
     "write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile",
 ];
 
+/// Whether a wait was for room: who takes what a thread writes gives it that, and nothing else.
+pub fn for_room(nr: i16) -> bool {
+    WRITES.contains(&arch::syscall_name(nr).unwrap_or(""))
+}
+
 /// The role of every process.
 ///
 /// A worker gives to one of its ancestors, which is its trainer: it ends that one's waits on a pipe, a socket, a
@@ -84,6 +89,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         // A server whose child trains: a notebook's.
         let serves = trains(session, below)
             && !trains(session, above)
+            && !forked(session, above, below)
             && cpu_share(session, above) < MIN_OF_BUSIEST * cpu_share(session, below);
         if gives
             && count(above, below) >= MIN_HAND_OVERS
@@ -170,8 +176,18 @@ fn trains(session: &Session, pid: u32) -> bool {
         .is_some_and(|loaded| loaded.trains())
 }
 
+/// Whether two processes run the same command: a fork that executed nothing, whose parent may have loaded its libraries since it
+/// was looked at.
+fn forked(session: &Session, a: u32, b: u32) -> bool {
+    let command = |pid: u32| Some(&session.processes.get(&pid)?.seen.facts.as_ref()?.command);
+    match (command(a), command(b)) {
+        (Some(a), Some(b)) => a == b,
+        _ => false,
+    }
+}
+
 /// Whether two processes do the same job: children of one parent, or the same program.
-fn alike(session: &Session, a: u32, b: u32) -> bool {
+pub fn alike(session: &Session, a: u32, b: u32) -> bool {
     let (Some(a), Some(b)) = (session.processes.get(&a), session.processes.get(&b)) else {
         return false;
     };
@@ -201,10 +217,8 @@ pub fn hand_overs(session: &Session) -> BTreeMap<(u32, u32), u64> {
                     | WaitKind::Futex
                     | WaitKind::Other
             );
-            // Who takes what a thread writes gives it room, and nothing else.
-            let for_room = WRITES.contains(&arch::syscall_name(id.nr).unwrap_or(""));
             if handed
-                && !for_room
+                && !for_room(id.nr)
                 && let Some(from) = waker_process(session, id.waker.kind, id.waker.tid)
                 && from != thread.pid
             {

@@ -1,4 +1,4 @@
-//! Threads that were runnable and got no CPU, because processes outside the job had it.
+//! Threads that were runnable and got no CPU, because processes outside the job had it, or of its own that no step needs.
 
 use super::{Answer, Look, look::clip};
 use crate::analysis::{Kind, words};

@@ -88,7 +88,7 @@ impl Look<'_> {
         })
     }
 
-    /// Processes outside the job that a cause's time went to: pid, command.
+    /// Processes outside the job, or helpers of it, that a cause's time went to: pid, command.
     pub fn outsiders(&self, kind: Kind) -> Vec<((u32, String), f64)> {
         self.top(kind, |share| {
             (share.detail.outsider != 0)

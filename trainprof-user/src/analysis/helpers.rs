@@ -1,0 +1,128 @@
+//! Processes of the job that are neither trainer nor worker: what they are there for, as far as who waits for them tells.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    cast::Cast,
+    facts::{Facts, is_on_purpose},
+    phases::{MIN_BYTES_PER_S, MIN_CHECKPOINT_BYTES},
+};
+use crate::session::{
+    Session,
+    kind::{WaitKind, wait_kind},
+    roles::{Role, alike, for_room, is_ancestor},
+};
+
+/// Hand-overs that show a pattern.
+const MIN_HAND_OVERS: u64 = 3;
+
+/// What such a process is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Workers, or the step thread, take from it what batches are made of.
+    Input,
+    /// It writes files at the pace of a checkpoint.
+    State,
+    /// It hands nothing to the other processes: no step needs it.
+    Apart,
+    /// The others wait for it, and what for is not known.
+    Other,
+}
+
+/// By process id.
+pub struct Helpers(BTreeMap<u32, Task>);
+
+impl Helpers {
+    pub fn new(facts: &Facts, cast: &Cast) -> Self {
+        let session = facts.session;
+        let handed = hand_overs(facts);
+        let to = |pid: u32, whom: &dyn Fn(u32) -> bool| -> u64 {
+            let to_whom = handed.range((pid, 0)..=(pid, u32::MAX));
+            to_whom
+                .filter(|((_, to), _)| whom(*to))
+                .map(|(_, n)| n)
+                .sum()
+        };
+        let written = written(session);
+        let task = |pid: u32| {
+            let below_worker = cast
+                .workers
+                .iter()
+                .any(|worker| is_ancestor(session, *worker, pid));
+            let feeds = to(pid, &|to| to == cast.trainer || cast.workers.contains(&to));
+            if below_worker || feeds >= MIN_HAND_OVERS {
+                return Task::Input;
+            }
+            let (bytes, run_ns) = written.get(&pid).copied().unwrap_or_default();
+            let rate = bytes as f64 / (run_ns as f64 / 1e9).max(1e-3);
+            if bytes >= MIN_CHECKPOINT_BYTES && rate >= MIN_BYTES_PER_S {
+                Task::State
+            } else if to(pid, &|_| true) >= MIN_HAND_OVERS {
+                Task::Other
+            } else {
+                Task::Apart
+            }
+        };
+        let helps = |pid: &u32| {
+            cast.roles.get(pid) == Some(&Role::Helper)
+                && *pid != cast.trainer
+                && !is_twin(session, cast.trainer, *pid)
+        };
+        let pids: Vec<u32> = cast.roles.keys().copied().filter(helps).collect();
+        Self(pids.into_iter().map(|pid| (pid, task(pid))).collect())
+    }
+
+    /// `None`: a trainer, a worker, or another rank that shows itself in nothing else.
+    pub fn task(&self, pid: u32) -> Option<Task> {
+        self.0.get(&pid).copied()
+    }
+
+    /// Threads of those that no step needs.
+    pub fn threads_apart(&self, session: &Session) -> BTreeSet<u32> {
+        let threads = session.threads.values();
+        threads
+            .filter(|thread| self.task(thread.pid) == Some(Task::Apart))
+            .map(|thread| thread.key.tid)
+            .collect()
+    }
+}
+
+/// Whether a process runs the trainer's own command beside it: another rank.
+fn is_twin(session: &Session, trainer: u32, pid: u32) -> bool {
+    alike(session, trainer, pid)
+        && !is_ancestor(session, trainer, pid)
+        && !is_ancestor(session, pid, trainer)
+}
+
+/// How often one process ended waits of another on what work is handed over by.
+fn hand_overs(facts: &Facts) -> BTreeMap<(u32, u32), u64> {
+    let mut out = BTreeMap::new();
+    for thread in facts.session.threads.values() {
+        for (id, total) in &thread.waits {
+            let handed = matches!(
+                wait_kind(id),
+                WaitKind::Pipe | WaitKind::Socket | WaitKind::Poll | WaitKind::Futex
+            );
+            if handed
+                && !for_room(id.nr)
+                && is_on_purpose(id.waker.kind)
+                && let Some(pid) = facts.pid(id.waker.tid)
+                && pid != thread.pid
+            {
+                *out.entry((pid, thread.pid)).or_default() += total.count;
+            }
+        }
+    }
+    out
+}
+
+/// Bytes that each process wrote to files, and its CPU time in ns.
+fn written(session: &Session) -> BTreeMap<u32, (u64, u64)> {
+    let mut out = BTreeMap::<u32, (u64, u64)>::new();
+    for thread in session.threads.values() {
+        let (bytes, run_ns) = out.entry(thread.pid).or_default();
+        *bytes += thread.activity.file_write_bytes;
+        *run_ns += thread.run_ns;
+    }
+    out
+}
