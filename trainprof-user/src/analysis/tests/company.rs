@@ -318,3 +318,34 @@ fn a_job_of_which_nothing_runs_may_hang() {
     );
     assert!(verdict.summary.contains("may hang"), "{}", verdict.summary);
 }
+
+#[test]
+fn programs_that_a_worker_starts_work_for_it() {
+    let mut tale = job(1);
+    for step in 0..40_u32 {
+        let begin = f64::from(step) * 200.0;
+        // One for each batch, which ends a single wait.
+        let program = 600 + step;
+        tale.process(program, 201);
+        stall(&mut tale, begin + 100.0, begin + 199.9, 201);
+        tale.wait(
+            201,
+            begin + 0.5,
+            begin + 199.5,
+            WAIT4,
+            On::Nothing,
+            By::Thread(program),
+        );
+        tale.wait(
+            feeder(201),
+            begin,
+            begin + 199.8,
+            FUTEX,
+            On::Futex(0x1000),
+            By::Thread(201),
+        );
+    }
+    let (kind, share) = worst(&analyse(&tale.session(8000.0)));
+    assert_eq!(kind, Kind::InputCpu);
+    is_near(share, 0.5);
+}
