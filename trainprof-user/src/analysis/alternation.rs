@@ -125,11 +125,6 @@ fn is_framework(module: &str) -> bool {
     FRAMEWORKS.iter().any(|name| module.starts_with(name))
 }
 
-/// Whether a module is CPython.
-pub fn is_interpreter(module: &str) -> bool {
-    module.starts_with("python3") || module.starts_with("libpython3")
-}
-
 /// Whether a place lies in such a library.
 pub fn of_framework(session: &Session, place: u32) -> bool {
     let module = session
@@ -137,6 +132,11 @@ pub fn of_framework(session: &Session, place: u32) -> bool {
         .get(&place)
         .and_then(|place| place.module.as_deref());
     module.is_some_and(is_framework)
+}
+
+/// Whether a module is CPython.
+pub fn is_interpreter(module: &str) -> bool {
+    module.starts_with("python3") || module.starts_with("libpython3")
 }
 
 /// Libraries that every kind of code calls.

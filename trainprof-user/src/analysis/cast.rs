@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::thread::{NR_PREEMPTED, WakerKind};
 
 use super::{
-    facts::Facts,
+    facts::{Facts, is_on_purpose},
     locks::{Lock, LockId, lock_of},
     room::{interprets, room, together},
     spans::{overlap, union},
@@ -52,9 +52,8 @@ pub struct Cast {
 impl Cast {
     /// Whether a producer ended a wait by handing something over.
     pub fn fed(&self, item: &Item) -> bool {
-        let on_purpose = [WakerKind::Thread as u8, WakerKind::Sender as u8];
         item.nr != NR_PREEMPTED
-            && on_purpose.contains(&item.waker.kind)
+            && is_on_purpose(item.waker.kind)
             && self.producers.contains(&item.waker.tid)
             && !matches!(item.kind(), WaitKind::File | WaitKind::Fault)
     }

@@ -7,7 +7,7 @@ use trainprof_common::{op::Class, thread::WakerKind};
 use super::{
     alternation::alternation,
     cast::Cast,
-    facts::Facts,
+    facts::{Facts, is_on_purpose},
     files::FileKinds,
     gpu::GpuTime,
     helpers::{Helpers, Task},
@@ -571,9 +571,7 @@ impl<'a> Scene<'a> {
     ) -> (Kind, Detail, f64) {
         let session = self.facts.session;
         let id = WaitId { nr, object, waker };
-        let on_purpose =
-            waker.kind == WakerKind::Thread as u8 || waker.kind == WakerKind::Sender as u8;
-        let outsider = if on_purpose && session.thread(waker.tid).is_none() {
+        let outsider = if is_on_purpose(waker.kind) && session.thread(waker.tid).is_none() {
             waker.tid
         } else {
             0

@@ -348,7 +348,7 @@ fn stranger(session: &Session, trainer: &Trainer) -> Option<String> {
         .max_by(|a, b| a.1.0.total_cmp(&b.1.0))
         .filter(|(_, (ns, _))| *ns * 2.0 >= all)?;
     let what = if written * 2.0 >= ns {
-        "takes what it writes, into a pipe"
+        "takes what it writes"
     } else {
         "answers"
     };

@@ -139,7 +139,7 @@ fn copies(look: &Look) -> bool {
     trainer.cast.parallel() > 0 && own * 3.0 >= trainer.ns(KIND)
 }
 
-/// How long taking a batch in takes, and where most of that is spent.
+/// How long taking a batch in takes.
 fn took(look: &Look) -> String {
     let stretches = &look.trainer.taking_in;
     let length: u64 = stretches.iter().map(|(from, to)| to - from).sum();

@@ -46,7 +46,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         .then(|| unusual_code(look, &slow, &normal))
         .flatten();
     // Steps in which the model computes more, of what it always does: an evaluation, the end of an epoch.
-    if computes && code.is_none() {
+    if worst.is_some_and(|(kind, _)| *kind == Kind::Compute) && code.is_none() {
         return Answer::Clear;
     }
     let mut evidence: Evidence = [

@@ -4,7 +4,7 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    stories::{DATA_PIPE, TRAINER, feeder, job, stall},
+    stories::{DATA_PIPE, TRAINER, feeder, feeds, job, stall},
     tale::{By, FUTEX, On, POLL, READ, Tale},
 };
 use crate::{
@@ -127,14 +127,7 @@ fn a_time_out_on_what_nobody_of_the_job_ends_is_no_idling() {
                 on(step.into()),
                 By::Interrupt,
             );
-            tale.wait(
-                feeder(201),
-                begin,
-                begin + 199.8,
-                FUTEX,
-                On::Futex(0x1000),
-                By::Thread(201),
-            );
+            feeds(&mut tale, 201, begin, begin + 199.8);
         }
         worst(&analyse(&tale.session(8000.0)))
     };
@@ -208,14 +201,7 @@ fn locks_on_files_are_told_as_such() {
                 By::Thread(worker),
             );
         }
-        tale.wait(
-            feeder(worker),
-            (begin - 60.0).max(0.0),
-            begin + 29.8,
-            FUTEX,
-            On::Futex(0x1000 * u64::from(worker)),
-            By::Thread(worker),
-        );
+        feeds(&mut tale, worker, (begin - 60.0).max(0.0), begin + 29.8);
     }
     let analysis = analyse(&tale.session(7200.0));
     let verdict = analysis.verdict.as_ref().expect("a verdict");
@@ -242,14 +228,7 @@ fn the_wait_that_the_end_cuts_off_is_left_out() {
             On::File(5),
             By::Interrupt,
         );
-        tale.wait(
-            feeder(201),
-            begin,
-            begin + 999.8,
-            FUTEX,
-            On::Futex(0x1000),
-            By::Thread(201),
-        );
+        feeds(&mut tale, 201, begin, begin + 999.8);
     }
     tale.wait(
         TRAINER,
@@ -336,14 +315,7 @@ fn programs_that_a_worker_starts_work_for_it() {
             On::Nothing,
             By::Thread(program),
         );
-        tale.wait(
-            feeder(201),
-            begin,
-            begin + 199.8,
-            FUTEX,
-            On::Futex(0x1000),
-            By::Thread(201),
-        );
+        feeds(&mut tale, 201, begin, begin + 199.8);
     }
     let (kind, share) = worst(&analyse(&tale.session(8000.0)));
     assert_eq!(kind, Kind::InputCpu);

@@ -34,6 +34,11 @@ pub fn batch(tale: &mut Tale, worker: u32, since: f64, read: f64, done: f64) {
         On::File(5),
         By::Interrupt,
     );
+    feeds(tale, worker, since, done);
+}
+
+/// The feeder of `worker` sleeps until that one has a batch for it.
+pub fn feeds(tale: &mut Tale, worker: u32, since: f64, done: f64) {
     tale.wait(
         feeder(worker),
         since,
