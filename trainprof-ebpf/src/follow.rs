@@ -14,9 +14,9 @@ use trainprof_common::{
 };
 
 use crate::{
-    emit, files, gpu,
+    cpu, emit, files, gpu,
     kernel::{current_ids, current_task, member, offset, peek},
-    maps::{Control, ENDED, FREE_PLACES, RUNNING, Running, STATES, THREADS, control},
+    maps::{ENDED, FREE_PLACES, STATES, THREADS, changed},
     object, touch,
 };
 
@@ -29,73 +29,37 @@ pub fn thread(tid: u32) -> Option<*mut ThreadState> {
     STATES.get_ptr_mut(place(tid)?)
 }
 
+/// Where the state of a followed thread lies.
 #[inline(always)]
-fn place(tid: u32) -> Option<u32> {
+pub fn place(tid: u32) -> Option<u32> {
     // SAFETY: copied out at once.
     unsafe { THREADS.get(&tid) }.copied()
 }
 
-/// The state of the thread that is on this CPU, if it is followed. It was looked up when it came.
+/// The state of the thread that is on this CPU, if it is followed.
 #[inline(always)]
 pub fn running(tid: u32) -> Option<*mut ThreadState> {
-    // SAFETY: a per-CPU slot. An interrupt in between is on top of the same thread, and writes the same.
-    let known = unsafe { &mut *RUNNING.get_ptr_mut(0)? };
-    if known.tid != tid || known.followed != control(Control::FOLLOWED) {
-        look_up(known, tid);
-    }
-    state_of(known)
+    cpu::this()?.running(tid)
 }
 
 /// The thread that makes a system call, if it is followed, and its id. `regs`: what it entered the kernel with.
 #[inline(always)]
 pub fn calling(regs: *const c_void) -> Option<(*mut ThreadState, u32)> {
-    // SAFETY: as in `running`.
-    let known = unsafe { &mut *RUNNING.get_ptr_mut(0)? };
-    if known.regs != black_box(regs) as u64 || known.followed != control(Control::FOLLOWED) {
+    let known = &mut cpu::this()?.running;
+    if known.regs != black_box(regs) as u64 || !known.is_current() {
         // SAFETY: a typed pointer.
         let tid = unsafe { member(current_task(), offset!(task_pid)) };
-        look_up(known, tid);
+        known.look_up(tid);
         known.regs = black_box(regs) as u64;
     }
-    Some((state_of(known)?, known.tid))
-}
-
-/// A thread comes onto this CPU; its state, if it is followed.
-#[inline(always)]
-pub fn comes(tid: u32) -> Option<*mut ThreadState> {
-    // SAFETY: as in `running`; interrupts are off in a switch.
-    let known = unsafe { &mut *RUNNING.get_ptr_mut(0)? };
-    if tid == 0 {
-        (known.tid, known.place, known.regs) = (0, 0, 0);
-        return None;
-    }
-    look_up(known, tid);
-    state_of(known)
-}
-
-#[inline(always)]
-fn look_up(known: &mut Running, tid: u32) {
-    // First how many were added: if one is while it is looked up, this is out of date at once.
-    known.followed = control(Control::FOLLOWED);
-    known.place = place(tid).map_or(0, |place| place + 1);
-    known.tid = tid;
-    known.regs = 0;
-}
-
-#[inline(always)]
-fn state_of(known: &Running) -> Option<*mut ThreadState> {
-    if known.place == 0 {
-        return None;
-    }
-    STATES.get_ptr_mut(known.place - 1)
+    Some((cpu::state_at(known.place)?, known.tid))
 }
 
 /// The thread on this CPU ends: its place may be another thread's from now on.
 #[inline(always)]
 fn forget_running(tid: u32) {
-    if let Some(known) = RUNNING.get_ptr_mut(0) {
-        // SAFETY: as in `running`.
-        unsafe { ((*known).tid, (*known).place, (*known).regs) = (tid, 0, 0) };
+    if let Some(cpu) = cpu::this() {
+        cpu.running.is_nobody(tid);
     }
 }
 
@@ -205,7 +169,10 @@ fn follow(tid: u32, tgid: u32, now: u64) -> bool {
     state.since = now;
     state.followed_since = now;
     match THREADS.insert(tid, place, u64::from(BPF_NOEXIST)) {
-        Ok(()) => true,
+        Ok(()) => {
+            changed();
+            true
+        }
         Err(error) => {
             free(place);
             error == EEXIST
@@ -253,6 +220,7 @@ pub fn sched_process_exec(ctx: BtfTracePointContext) -> u32 {
             free(own);
         }
         let _ = THREADS.remove(old_tid);
+        changed();
         // It has had the leader's id for a while, and may have come onto this CPU as a stranger.
         forget_running(old_tid);
     }
@@ -326,6 +294,7 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
     }
     if let Some(place) = place(tid) {
         let _ = THREADS.remove(tid);
+        changed();
         free(place);
     }
     forget_running(tid);

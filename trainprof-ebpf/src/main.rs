@@ -8,6 +8,7 @@
 mod account;
 mod alloc;
 mod cache;
+mod cpu;
 mod emit;
 mod fault;
 mod files;
@@ -21,7 +22,6 @@ mod object;
 mod sample;
 mod sched;
 mod stack;
-mod stays;
 mod touch;
 mod uring;
 

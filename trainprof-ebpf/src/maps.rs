@@ -1,9 +1,13 @@
 //! Every map. Aggregates come in pairs: the probes write into one while user space drains the other.
 
-use core::{mem::transmute, ptr::read_volatile};
+use core::{
+    mem::transmute,
+    ptr::{read_volatile, write_volatile},
+};
 
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
+    helpers::bpf_ktime_get_ns,
     macros::map,
     maps::{Array, HashMap, PerCpuArray, Queue, RingBuf, StackTrace},
 };
@@ -23,7 +27,7 @@ use trainprof_common::{
     touch::{self, TouchState},
 };
 
-use crate::stays::Stays;
+use crate::cpu::Cpu;
 
 /// Places of followed threads in [`STATES`], by thread id (of the initial pid namespace). The sizes of these three are set at
 /// load.
@@ -35,27 +39,9 @@ pub static STATES: Array<ThreadState> = Array::with_max_entries(16_384, 0);
 #[map]
 pub static FREE_PLACES: Queue<u32> = Queue::with_max_entries(16_384, 0);
 
-/// The thread on this CPU, when it was looked up.
+/// What is remembered of each CPU.
 #[map]
-pub static RUNNING: PerCpuArray<Running> = PerCpuArray::with_max_entries(1, 0);
-
-/// See [`RUNNING`].
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Running {
-    pub tid: u32,
-    /// Its place and 1; 0: it is not followed.
-    pub place: u32,
-    /// [`Control::FOLLOWED`] at that time: an older one means nothing.
-    pub followed: u64,
-    /// Where its last system call left the registers; 0: it made none since it came. They lie on the thread's own kernel
-    /// stack, so a call with the same ones is the same thread's.
-    pub regs: u64,
-}
-
-/// Who was on this CPU lately.
-#[map]
-pub static STAYS: PerCpuArray<Stays> = PerCpuArray::with_max_entries(1, 0);
+pub static CPU: PerCpuArray<Cpu> = PerCpuArray::with_max_entries(1, 0);
 
 /// Threads that ended since the last drain. (User space looks at every bucket of these tables, so they are no larger than need
 /// be.)
@@ -291,6 +277,26 @@ impl Control {
     pub const MOST_PASSED: usize = 8;
     /// How many there are.
     pub const WORDS: usize = 9;
+}
+
+/// When the probes last changed [`THREADS`], ns: what was known before is out of date.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".bss.changed")]
+static mut CHANGED: u64 = 0;
+
+/// Reads [`CHANGED`].
+#[inline(always)]
+pub fn changed_at() -> u64 {
+    // SAFETY: a word that is written whole.
+    unsafe { read_volatile(&raw const CHANGED) }
+}
+
+/// [`THREADS`] was changed just now.
+#[inline(always)]
+pub fn changed() {
+    // SAFETY: clock helper; a word that is written whole. Of two changes at once either time is one that nobody saw before both
+    // were made.
+    unsafe { write_volatile(&raw mut CHANGED, bpf_ktime_get_ns()) };
 }
 
 /// Reads a control word.

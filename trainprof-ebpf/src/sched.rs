@@ -20,12 +20,14 @@ use trainprof_common::{
 };
 
 use crate::{
-    account, emit, files, fileset,
-    follow::{comes, running, thread},
+    account,
+    cpu::{self, Stays},
+    emit, files, fileset,
+    follow::thread,
     irq,
     kernel::{current_ids, current_task, fact, member, offset, syscall_arg, syscall_nr, user_regs},
     maps::{Control, control, syscall},
-    object, stays,
+    object,
 };
 
 /// Flags of `task_struct` (include/linux/sched.h).
@@ -57,8 +59,11 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
     };
     // SAFETY: clock helper.
     let now = unsafe { bpf_ktime_get_ns() };
+    let Some(cpu) = cpu::this() else {
+        return 0;
+    };
     if prev_tid != 0
-        && let Some(state) = running(prev_tid)
+        && let Some(state) = cpu.running(prev_tid)
     {
         let runnable = preempted as u8 != 0 || prev_state as u32 == 0;
         // SAFETY: the CPU that switches a thread writes its state; the entry outlives this program.
@@ -74,11 +79,11 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
         };
         account::pace();
     }
-    if let Some(state) = comes(next_tid) {
+    if let Some(state) = cpu.comes(next_tid) {
         // SAFETY: as above.
-        unsafe { switched_in(&mut *state, next, next_tid, prev_tid, now) };
+        unsafe { switched_in(&mut *state, next, next_tid, (prev_tid, &cpu.stays), now) };
     }
-    stays::note(prev_tid, now);
+    cpu.stays.note(prev_tid, now);
     0
 }
 
@@ -168,8 +173,9 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void, why: u32) {
     // SAFETY: typed registers.
     let nr = unsafe { syscall_nr(regs) };
     if nr < 0 {
-        // Page faults are not interrupted by signals. What sleeps so on its way back to user mode is in the freezer of control
-        // groups (do_freezer_trap in kernel/signal.c).
+        // A fault on a file is not interrupted by signals. What sleeps so on its way back to user mode is in the freezer of
+        // control groups (do_freezer_trap in kernel/signal.c), or in a fault that a user-space pager serves, which no
+        // training job is known to use.
         let frozen = why & INTERRUPTIBLE != 0;
         state.nr = if frozen { NR_STOPPED } else { NR_FAULT };
         state.object = if frozen {
@@ -239,7 +245,7 @@ unsafe fn switched_in(
     state: &mut ThreadState,
     task: *const c_void,
     tid: u32,
-    leaving: u32,
+    left: (u32, &Stays),
     now: u64,
 ) {
     if state.state == State::Run as u32 {
@@ -256,7 +262,7 @@ unsafe fn switched_in(
             None => emit::lost(Loss::UnmatchedSwitch),
         }
     }
-    came_back(state, tid, Some(leaving), now);
+    came_back(state, tid, Some(left), now);
 }
 
 // As the next one, when the switch was not shown. Rare: a global function, which the verifier looks at once.
@@ -270,9 +276,10 @@ extern "C" fn came_back_unseen(tid: u32, at: u64) -> u32 {
     0
 }
 
-/// The thread is on a CPU since `now`: accounts for the time that it was not. `leaving`: the thread that leaves this CPU for it.
+/// The thread is on a CPU since `now`: accounts for the time that it was not. `left`: the thread that leaves this CPU for it, and
+/// who was there before.
 #[inline(always)]
-fn came_back(state: &mut ThreadState, tid: u32, leaving: Option<u32>, now: u64) {
+fn came_back(state: &mut ThreadState, tid: u32, left: Option<(u32, &Stays)>, now: u64) {
     let now = now.max(state.since);
     let from = state.since;
     let was = state.state;
@@ -328,7 +335,7 @@ fn came_back(state: &mut ThreadState, tid: u32, leaving: Option<u32>, now: u64) 
             nr,
             waker_kind,
             iowait: state.iowait,
-            ran_before: leaving.map_or(0, |leaving| stays::most(leaving, woken, now)),
+            ran_before: left.map_or(0, |(leaving, stays)| stays.most(leaving, woken, now)),
             pad: 0,
         });
     }
@@ -340,7 +347,7 @@ pub fn sched_waking(ctx: BtfTracePointContext) -> u32 {
     let woken: *const c_void = ctx.arg(0);
     // SAFETY: a typed argument.
     let tid: u32 = unsafe { member(woken, offset!(task_pid)) };
-    let Some(state) = thread(tid) else {
+    let Some(state) = cpu::this().and_then(|cpu| cpu.find(tid)) else {
         return 0;
     };
     // SAFETY: the kernel serialises wake-ups of one task; the entry outlives this program.

@@ -25,6 +25,7 @@ pub mod room;
 pub mod rules;
 pub mod running;
 pub mod spans;
+pub mod spinning;
 pub mod steps;
 pub mod taking_in;
 #[cfg(test)]

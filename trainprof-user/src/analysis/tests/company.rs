@@ -321,3 +321,37 @@ fn programs_that_a_worker_starts_work_for_it() {
     assert_eq!(kind, Kind::InputCpu);
     is_near(share, 0.5);
 }
+
+/// A trainer whose team-mate computes with it for 100 ms a step, and is 50 ms of them without a CPU that `by` has.
+fn spins_while_its_mate_has_no_cpu(by: u32) -> Analysis {
+    const MATE: u32 = 101;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).thread(TRAINER, MATE);
+    tale.outsider(9000, "burner");
+    tale.place(1, "libtorch_cpu.so", PlaceClass::Other);
+    tale.place(2, "libgomp-a34b3233.so.1", PlaceClass::Other);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.preempted(MATE, begin + 40.0, begin + 90.0, by);
+        for n in 0..10 {
+            // Of a team that is not complete it waits at the barrier, and for a moment in each step anyway.
+            let place = if (4..=9).contains(&n) { 2 } else { 1 };
+            tale.sample(TRAINER, begin + 10.0 * f64::from(n) + 5.0, place);
+        }
+    }
+    analyse(&tale.session(8000.0))
+}
+
+#[test]
+fn spinning_for_a_thread_that_has_no_cpu_is_contention_for_that_cpu() {
+    let analysis = spins_while_its_mate_has_no_cpu(9000);
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "cpu-contention", "{}", verdict.summary);
+    is_near(verdict.share.expect("a share"), 0.5);
+    assert!(verdict.summary.contains("9000"), "{}", verdict.summary);
+    let bound = verdict.speedup_bound.expect("a bound");
+    assert!((1.9..2.4).contains(&bound), "{bound}");
+    // More team than CPUs: nobody else has them.
+    let crowded = spins_while_its_mate_has_no_cpu(TRAINER);
+    assert_eq!(crowded.verdict.expect("a verdict").bottleneck, "compute");
+}

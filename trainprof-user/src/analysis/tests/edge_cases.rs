@@ -3,38 +3,13 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    stories::{TRAINER, batch, feeder, job, read_bound, stall},
+    stories::{TRAINER, batch, close, feeder, job, read_bound, share, stall, sums_up, trainer},
     tale::{By, FUTEX, On, POLL, READ, RECV, SLEEP, Tale, WRITE, at},
 };
 use crate::{
-    analysis::{Kind, Trainer, analyse, locks::LockId, walk::What},
+    analysis::{Kind, analyse},
     record::fact::PlaceClass,
 };
-
-fn trainer(tale: &Tale, ms: f64) -> Trainer {
-    analyse(&tale.session(ms)).trainer.expect("a trainer")
-}
-
-fn share(trainer: &Trainer, kind: Kind) -> f64 {
-    trainer.ns(kind) / trainer.wall
-}
-
-fn close(got: f64, expected: f64, what: &str) {
-    assert!(
-        (got - expected).abs() < 0.02,
-        "{what}: {got:.3} instead of {expected:.3}"
-    );
-}
-
-/// Pieces are disjoint and sum to what was walked.
-fn sums_up(trainer: &Trainer) {
-    let total: f64 = trainer.shares.iter().map(|share| share.ns).sum();
-    assert!(
-        (total - trainer.wall).abs() < trainer.wall * 1e-3,
-        "{total} of {}",
-        trainer.wall
-    );
-}
 
 #[test]
 fn a_stall_is_blamed_on_all_of_the_batch_not_on_its_end() {
@@ -124,232 +99,6 @@ fn a_waker_in_an_interrupt_is_no_cause_and_an_unknown_one_stays_unknown() {
     sums_up(&trainer);
     close(share(&trainer, Kind::Unknown), 0.3, "unknown");
     close(share(&trainer, Kind::NetworkIo), 0.2, "network");
-}
-
-#[test]
-fn a_lock_that_goes_round_is_one_cause() {
-    // Four loader threads take turns of 5 ms on the interpreter's lock, asking again when 5 ms are over; every
-    // 40 ms one of them hands a batch to the trainer.
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1);
-    let gil = 0x7000;
-    for n in 0..4 {
-        tale.thread(TRAINER, 101 + n);
-        tale.ops(101 + n, 10.0, Op::Open, Class::File, 5, 100, 1 << 20, 1.0);
-    }
-    for turn in 0..1600_u32 {
-        let begin = f64::from(turn) * 5.0;
-        let runs = 101 + turn % 4;
-        let before = 101 + (turn + 3) % 4;
-        if turn >= 4 {
-            // It waited for the three turns of the others, asking again at each.
-            for wait in 0..3_u32 {
-                let from = begin - 15.0 + f64::from(wait) * 5.0 + 0.1;
-                let by = if wait == 2 {
-                    By::Thread(before)
-                } else {
-                    By::Interrupt
-                };
-                tale.wait(runs, from, from + 4.9, FUTEX, On::Futex(gil), by);
-            }
-        }
-        if turn % 8 == 7 {
-            tale.wait(
-                TRAINER,
-                begin - 25.0,
-                begin + 4.9,
-                FUTEX,
-                On::Futex(0x100_000 + u64::from(turn) * 64),
-                By::Thread(runs),
-            );
-        }
-    }
-    let analysis = analyse(&tale.session(8000.0));
-    let trainer = analysis.trainer.expect("a trainer");
-    sums_up(&trainer);
-    assert!(analysis.locks.contains_key(&LockId {
-        pid: TRAINER,
-        line: gil >> 6
-    }));
-    assert_eq!(trainer.cast.loader_threads.len(), 4);
-    let found = share(&trainer, Kind::Serialization);
-    assert!(found > 0.7, "{found}");
-}
-
-#[test]
-fn a_cpu_that_is_waited_for_is_not_the_lock_that_both_use() {
-    // Loader threads decompress without the interpreter's lock, which goes round in a few milliseconds of each turn. They
-    // take the trainer's CPU for 20 ms, and hand a batch over.
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1);
-    for tid in [101, 102] {
-        tale.thread(TRAINER, tid);
-        tale.ops(tid, 10.0, Op::Open, Class::File, 5, 100, 1 << 20, 1.0);
-    }
-    let gil = 0x7000;
-    for turn in 0..160_u32 {
-        let begin = f64::from(turn) * 50.0;
-        for (tid, from, to, by) in [
-            (TRAINER, 0.0, 3.0, 101),
-            (101, 3.0, 5.0, TRAINER),
-            (102, 5.0, 7.0, 101),
-            (TRAINER, 7.0, 9.0, 102),
-        ] {
-            let (from, to) = (begin + from, begin + to);
-            tale.wait(tid, from, to, FUTEX, On::Futex(gil), By::Thread(by));
-        }
-        tale.preempted(TRAINER, begin + 10.0, begin + 30.0, 101);
-        let queue = On::Futex(0x100_000 + u64::from(turn) * 64);
-        tale.wait(
-            TRAINER,
-            begin + 31.0,
-            begin + 45.0,
-            FUTEX,
-            queue,
-            By::Thread(102),
-        );
-    }
-    let analysis = analyse(&tale.session(8000.0));
-    let trainer = analysis.trainer.expect("a trainer");
-    sums_up(&trainer);
-    assert!(analysis.locks.contains_key(&LockId {
-        pid: TRAINER,
-        line: gil >> 6
-    }));
-    let lock = share(&trainer, Kind::Serialization);
-    assert!(lock < 0.2, "{lock}");
-    let input = share(&trainer, Kind::InputCpu);
-    assert!(input > 0.6, "{input}");
-}
-
-#[test]
-fn a_lock_that_is_held_over_a_read_is_the_cause() {
-    // Four loader threads read one after the other, each for 18 ms of its turn of 20 ms, under one lock: the reads are
-    // not slow, they are one at a time. Every turn ends a wait of the trainer of 15 ms.
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1);
-    tale.fileset(5, "/data", "ext4");
-    let lock = 0x7000;
-    for n in 0..4 {
-        tale.thread(TRAINER, 101 + n);
-        tale.ops(101 + n, 10.0, Op::Read, Class::File, 5, 100, 1 << 20, 1.0);
-    }
-    for turn in 4..400_u32 {
-        let begin = f64::from(turn) * 20.0;
-        let (runs, before) = (101 + turn % 4, 101 + (turn + 3) % 4);
-        tale.wait(
-            runs,
-            begin - 60.0,
-            begin,
-            FUTEX,
-            On::Futex(lock),
-            By::Thread(before),
-        );
-        tale.wait(
-            runs,
-            begin + 1.0,
-            begin + 19.0,
-            READ,
-            On::File(5),
-            By::Interrupt,
-        );
-        tale.wait(
-            TRAINER,
-            begin + 4.9,
-            begin + 19.9,
-            FUTEX,
-            On::Futex(0x100_000 + u64::from(turn) * 64),
-            By::Thread(runs),
-        );
-    }
-    let analysis = analyse(&tale.session(8000.0));
-    let trainer = analysis.trainer.expect("a trainer");
-    sums_up(&trainer);
-    let serial = share(&trainer, Kind::Serialization);
-    assert!(serial > 0.7, "{serial}");
-    assert!(share(&trainer, Kind::StorageIo) < 0.05);
-}
-
-#[test]
-fn a_condition_variable_is_no_lock() {
-    // One loader thread hands batches over; nobody contends for anything.
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1).thread(TRAINER, 101);
-    tale.ops(101, 10.0, Op::Open, Class::File, 5, 500, 1 << 20, 1.0);
-    for step in 0..80 {
-        let begin = f64::from(step) * 100.0;
-        tale.wait(
-            TRAINER,
-            begin + 20.0,
-            begin + 99.0,
-            FUTEX,
-            On::Futex(0x4000),
-            By::Thread(101),
-        );
-    }
-    let analysis = analyse(&tale.session(8000.0));
-    assert!(analysis.locks.is_empty(), "{:?}", analysis.locks);
-    let trainer = analysis.trainer.expect("a trainer");
-    close(
-        share(&trainer, Kind::InputCpu),
-        0.79,
-        "the loader's computing",
-    );
-}
-
-#[test]
-fn threads_of_a_parallel_region_compute_and_their_barrier_is_no_lock() {
-    // The trainer starts two threads for each region and all meet at a barrier, again and again.
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1)
-        .thread(TRAINER, 101)
-        .thread(TRAINER, 102);
-    for region in 0..800_u32 {
-        let begin = f64::from(region) * 10.0;
-        let (first, last) = if region % 2 == 0 {
-            (101, 102)
-        } else {
-            (102, 101)
-        };
-        // The last one to arrive wakes all others at once.
-        tale.wait(
-            TRAINER,
-            begin + 5.0,
-            begin + 9.0,
-            FUTEX,
-            On::Futex(0x5000),
-            By::Thread(last),
-        );
-        tale.wait(
-            first,
-            begin + 6.0,
-            begin + 9.0,
-            FUTEX,
-            On::Futex(0x5000),
-            By::Thread(last),
-        );
-        tale.wait(
-            101,
-            begin + 9.1,
-            begin + 9.9,
-            FUTEX,
-            On::Futex(0x6000),
-            By::Thread(TRAINER),
-        );
-        tale.wait(
-            102,
-            begin + 9.1,
-            begin + 9.9,
-            FUTEX,
-            On::Futex(0x6000),
-            By::Thread(TRAINER),
-        );
-    }
-    let analysis = analyse(&tale.session(8000.0));
-    assert!(analysis.locks.is_empty(), "{:?}", analysis.locks);
-    let trainer = analysis.trainer.expect("a trainer");
-    sums_up(&trainer);
-    close(share(&trainer, Kind::Compute), 1.0, "computing");
 }
 
 #[test]
@@ -520,34 +269,6 @@ fn lock_step_circles_end() {
 }
 
 #[test]
-fn a_served_file_system_is_no_lock_of_the_job() {
-    // The process that serves the file system belongs to the job's own tree.
-    let mut tale = job(0);
-    tale.process(300, TRAINER)
-        .fileset(6, "/mnt/remote", "fuse.thing");
-    for step in 0..80 {
-        let begin = f64::from(step) * 100.0;
-        tale.wait(
-            TRAINER,
-            begin,
-            begin + 70.0,
-            READ,
-            On::File(6),
-            By::Thread(300),
-        );
-    }
-    let trainer = trainer(&tale, 8000.0);
-    close(share(&trainer, Kind::StorageIo), 0.7, "reading");
-    assert!(
-        trainer
-            .walked
-            .leaves
-            .iter()
-            .all(|(leaf, _)| { !matches!(leaf.what, What::Run { tid: 300 }) })
-    );
-}
-
-#[test]
 fn what_lies_before_the_watch_is_not_told() {
     let mut tale = job(1);
     // Began long before the watch.
@@ -626,83 +347,6 @@ fn who_takes_what_is_written_makes_no_batches_and_who_writes_does() {
     assert!(!analysis.findings.iter().any(few));
 }
 
-/// A trainer and threads that take the interpreter's lock from it for 6 of 10 ms; they never wait for it themselves.
-fn crowded_interpreter(handed_work: bool) -> Trainer {
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1);
-    for tid in [101, 102, 103] {
-        tale.thread(TRAINER, tid);
-    }
-    let gil = On::Futex(0x7000);
-    for turn in 0..800_u32 {
-        let begin = f64::from(turn) * 10.0;
-        // 101 gives and takes; 103 gives, and is hardly ever without it.
-        let by = if turn % 2 == 0 { 101 } else { 103 };
-        tale.wait(TRAINER, begin, begin + 5.0, FUTEX, gil, By::Interrupt);
-        tale.wait(
-            TRAINER,
-            begin + 5.1,
-            begin + 6.0,
-            FUTEX,
-            gil,
-            By::Thread(by),
-        );
-        tale.wait(
-            101,
-            begin + 6.1,
-            begin + 8.0,
-            FUTEX,
-            gil,
-            By::Thread(TRAINER),
-        );
-        // 102 sleeps.
-        tale.wait(102, begin, begin + 10.0, SLEEP, On::Nothing, By::Interrupt);
-        if turn % 2 == 0 && handed_work {
-            tale.wait(
-                101,
-                begin + 8.1,
-                begin + 10.0,
-                FUTEX,
-                On::Futex(0x20_0000),
-                By::Thread(TRAINER),
-            );
-        }
-    }
-    trainer(&tale, 8000.0)
-}
-
-#[test]
-fn who_gets_the_interpreters_lock_as_soon_as_it_asks_waits_for_it_all_the_same() {
-    // The second wait of each turn is too short to be seen, but for one in four.
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1)
-        .thread(TRAINER, 101)
-        .thread(TRAINER, 102);
-    let gil = On::Futex(0x7000);
-    for turn in 0..800_u32 {
-        let begin = f64::from(turn) * 10.0;
-        let other = 101 + turn % 2;
-        let mut wait = |tid, from: f64, to: f64, by| {
-            tale.wait(tid, begin + from, begin + to, FUTEX, gil, by);
-        };
-        wait(TRAINER, 0.0, 5.0, By::Interrupt);
-        if turn % 4 < 2 {
-            wait(TRAINER, 5.05, 5.3, By::Thread(other));
-        }
-        wait(other, 8.0, 8.5, By::Thread(TRAINER));
-    }
-    let trainer = trainer(&tale, 8000.0);
-    sums_up(&trainer);
-    close(share(&trainer, Kind::Serialization), 0.5, "the lock");
-}
-
-#[test]
-fn whoever_hands_the_interpreters_lock_on_has_had_it() {
-    let trainer = crowded_interpreter(false);
-    sums_up(&trainer);
-    close(share(&trainer, Kind::Serialization), 0.6, "the lock");
-}
-
 #[test]
 fn work_in_a_process_below_a_worker_is_that_workers() {
     // The worker reads what a program that it starts for each batch makes of a file.
@@ -771,19 +415,6 @@ fn batches_are_copied_out_of_a_pipe_for_the_input_side() {
         .map(|share| share.ns / trainer.wall)
         .sum();
     close(own, 0.45, "reading from the pipe");
-}
-
-#[test]
-fn what_only_shares_the_interpreters_lock_is_needed_by_no_step() {
-    // The second thread of the two is never handed anything, or gets work from the trainer each other turn.
-    let apart = crowded_interpreter(false);
-    assert!(
-        apart.terms.cpu_apart > 0.3 * apart.wall,
-        "{:?}",
-        apart.terms
-    );
-    let tied = crowded_interpreter(true);
-    assert!(tied.terms.cpu_apart < 0.01 * tied.wall, "{:?}", tied.terms);
 }
 
 #[test]

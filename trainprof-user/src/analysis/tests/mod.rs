@@ -4,6 +4,7 @@ mod clocks;
 mod company;
 mod edge_cases;
 mod epochs;
+mod locks;
 mod memory;
 mod stories;
 mod tails;

@@ -3,6 +3,7 @@
 use trainprof_common::op::{Class, Op};
 
 use super::tale::{By, FUTEX, On, POLL, READ, Tale};
+use crate::analysis::{Kind, Trainer, analyse};
 
 /// Trainer 100; workers 201, 202, …, each with a feeder thread 1201, ….
 pub const TRAINER: u32 = 100;
@@ -75,4 +76,29 @@ pub fn read_bound(read: f64, steps: u32) -> (Tale, f64) {
         }
     }
     (tale, f64::from(steps) * 200.0)
+}
+
+pub fn trainer(tale: &Tale, ms: f64) -> Trainer {
+    analyse(&tale.session(ms)).trainer.expect("a trainer")
+}
+
+pub fn share(trainer: &Trainer, kind: Kind) -> f64 {
+    trainer.ns(kind) / trainer.wall
+}
+
+pub fn close(got: f64, expected: f64, what: &str) {
+    assert!(
+        (got - expected).abs() < 0.02,
+        "{what}: {got:.3} instead of {expected:.3}"
+    );
+}
+
+/// Pieces are disjoint and sum to what was walked.
+pub fn sums_up(trainer: &Trainer) {
+    let total: f64 = trainer.shares.iter().map(|share| share.ns).sum();
+    assert!(
+        (total - trainer.wall).abs() < trainer.wall * 1e-3,
+        "{total} of {}",
+        trainer.wall
+    );
 }

@@ -1,0 +1,87 @@
+//! One thread of the job that several producers wait for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Scene;
+use crate::analysis::{
+    cast::Cast,
+    facts::{Facts, is_on_purpose},
+    walk::{Hop, Leaf},
+};
+
+/// A thread of the job that at least two producers wait for this share of the time feeds them all.
+const CHOKE_SHARE: f64 = 0.15;
+
+impl Scene<'_> {
+    /// The thread that producers on the way waited for.
+    pub(super) fn choke_on_way(&self, leaf: &Leaf) -> Option<u32> {
+        let behind = |at: usize, hop: &Hop| {
+            at > 0
+                && self.chokes.contains(&hop.tid)
+                && self.cast.producers.contains(&leaf.hops[at - 1].tid)
+        };
+        leaf.hops
+            .iter()
+            .enumerate()
+            .find(|(at, hop)| behind(*at, hop))
+            .map(|(_, hop)| hop.tid)
+            .or_else(|| {
+                let last = leaf.hops.last()?;
+                let tid = leaf.what.tid();
+                (self.chokes.contains(&tid) && self.cast.producers.contains(&last.tid))
+                    .then_some(tid)
+            })
+    }
+}
+
+/// Threads that at least two producers of different threads wait for, much of the time.
+pub(super) fn chokes(facts: &Facts, cast: &Cast) -> BTreeSet<u32> {
+    let wall = facts.walkable_ns() as f64;
+    let mut waited = BTreeMap::<u32, BTreeMap<u32, u64>>::new();
+    for (tid, items) in facts.waiting_threads() {
+        if !cast.producers.contains(&tid) {
+            continue;
+        }
+        for item in items {
+            let waker = item.waker;
+            if !is_on_purpose(waker.kind) || waker.tid == tid {
+                continue;
+            }
+            // What a trainer's own thread hands out is no input.
+            if facts.pid(waker.tid) == Some(cast.trainer) && !cast.producers.contains(&waker.tid) {
+                continue;
+            }
+            // A thread of the trainer that passes on what workers made comes after them, and is not fed by them.
+            if cast.loader_threads.contains(&tid)
+                && facts
+                    .pid(waker.tid)
+                    .is_some_and(|pid| cast.workers.contains(&pid))
+            {
+                continue;
+            }
+            *waited.entry(waker.tid).or_default().entry(tid).or_default() += item.woken - item.from;
+        }
+    }
+    // Threads of one worker wait for each other as a matter of course: they count as one.
+    let side = |tid: u32| {
+        if cast.loader_threads.contains(&tid) {
+            (cast.trainer, tid)
+        } else {
+            (facts.pid(tid).unwrap_or(0), 0)
+        }
+    };
+    waited
+        .into_iter()
+        .filter(|(waker, waiters)| {
+            let own = side(*waker);
+            let sides: BTreeSet<(u32, u32)> = waiters
+                .iter()
+                .filter(|(_, ns)| **ns as f64 >= CHOKE_SHARE * wall)
+                .map(|(tid, _)| side(*tid))
+                .filter(|side| *side != own)
+                .collect();
+            facts.session.thread(*waker).is_some() && sides.len() >= 2
+        })
+        .map(|(waker, _)| waker)
+        .collect()
+}

@@ -1,0 +1,117 @@
+//! Locks: on the way to a piece of time, and held while others waited.
+
+use std::collections::BTreeMap;
+
+use super::Scene;
+use crate::{
+    analysis::{
+        facts::Facts,
+        locks::{Lock, LockId},
+        spans::{share_inside, union},
+        timeline::{Item, line},
+        walk::{HopKind, Leaf},
+    },
+    session::kind::WaitKind,
+};
+use trainprof_common::thread::WakerKind;
+
+impl Scene<'_> {
+    /// A lock that others than the step thread's own helpers contend for.
+    pub(super) fn lock_on_way(&self, leaf: &Leaf) -> Option<LockId> {
+        leaf.hops.iter().find_map(|hop| match hop.how {
+            HopKind::Lock(id) if self.counts(id) => Some(id),
+            _ => None,
+        })
+    }
+
+    pub(super) fn counts(&self, id: LockId) -> bool {
+        self.locks.get(&id).is_some_and(|lock| {
+            lock.asks_again
+                || lock
+                    .threads
+                    .iter()
+                    .any(|tid| self.cast.producers.contains(tid))
+        })
+    }
+
+    /// A lock that both threads take turns on.
+    pub(super) fn shared_lock(&self, a: u32, b: u32) -> Option<LockId> {
+        self.locks
+            .iter()
+            .find(|(id, lock)| {
+                lock.threads.contains(&a) && lock.threads.contains(&b) && self.counts(**id)
+            })
+            .map(|(id, _)| *id)
+    }
+
+    pub(super) fn kernel_lock_on_way(&self, leaf: &Leaf) -> Option<u32> {
+        leaf.hops
+            .iter()
+            .find(|hop| hop.how == HopKind::KernelLock)
+            .map(|hop| hop.fileset)
+    }
+
+    /// The lock that a producer held for the largest share (0–1) of these windows: others waited for it until this
+    /// thread handed it on.
+    pub(super) fn held_while(&self, tid: u32, windows: &[(u64, u64)]) -> Option<(LockId, f64)> {
+        if !self.is_producer(tid) {
+            return None;
+        }
+        self.locks
+            .keys()
+            .filter(|id| self.counts(**id))
+            .filter_map(|id| {
+                let waits = self.handed_on.get(&(*id, tid))?;
+                Some((*id, share_inside(windows, waits)))
+            })
+            .filter(|(_, share)| *share > 0.0)
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+/// When anybody waited for each lock; `span`: which part of a wait counts.
+pub(super) fn waits(
+    facts: &Facts,
+    locks: &BTreeMap<LockId, Lock>,
+    span: impl Fn(&Item) -> (u64, u64),
+) -> BTreeMap<LockId, Vec<(u64, u64)>> {
+    locks
+        .iter()
+        .map(|(id, lock)| {
+            let mut waits = Vec::new();
+            for tid in &lock.threads {
+                for item in facts.items(*tid) {
+                    if item.kind() == WaitKind::Futex && line(&item.object) == id.line {
+                        waits.push(span(item));
+                    }
+                }
+            }
+            (*id, union(waits))
+        })
+        .collect()
+}
+
+/// When others waited for a lock that a thread then handed to them.
+pub(super) fn handed_on(
+    facts: &Facts,
+    locks: &BTreeMap<LockId, Lock>,
+) -> BTreeMap<(LockId, u32), Vec<(u64, u64)>> {
+    let mut out = BTreeMap::<(LockId, u32), Vec<(u64, u64)>>::new();
+    for (id, lock) in locks {
+        for tid in &lock.threads {
+            for item in facts.items(*tid) {
+                if item.kind() == WaitKind::Futex
+                    && line(&item.object) == id.line
+                    && item.waker.kind == WakerKind::Thread as u8
+                {
+                    out.entry((*id, item.waker.tid))
+                        .or_default()
+                        .push((item.from, item.woken));
+                }
+            }
+        }
+    }
+    out.into_iter()
+        .map(|(key, waits)| (key, union(waits)))
+        .collect()
+}

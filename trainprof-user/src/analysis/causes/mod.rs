@@ -1,0 +1,282 @@
+//! From ways to causes: every leaf of the walk gets the causes that its mechanism stands for.
+
+mod chokes;
+mod locked;
+mod off_cpu;
+mod on_cpu;
+mod outside;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    alternation::alternation,
+    cast::Cast,
+    facts::Facts,
+    files::FileKinds,
+    gpu::GpuTime,
+    helpers::{Helpers, Task},
+    kind::Kind,
+    locks::{Lock, LockId},
+    phases,
+    taking_in::taking_in,
+    throttle::Throttled,
+    walk::{HopKind, Leaf, Spent, Walked, What},
+};
+use crate::record::fact::GpuCallKind;
+pub use outside::outsider;
+
+/// What is known about a cause beyond its kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Detail {
+    /// Files.
+    pub fileset: u32,
+    /// The thread whose doing it was.
+    pub tid: u32,
+    /// A thread outside the job that it was waited for, or that had the CPU.
+    pub outsider: u32,
+    /// Another trainer.
+    pub rank: u32,
+    pub lock: Option<LockId>,
+    /// Inode of a socket.
+    pub socket: u64,
+}
+
+/// Time that went to one cause on one way.
+#[derive(Clone, Debug)]
+pub struct Share {
+    pub leaf: u32,
+    pub kind: Kind,
+    pub detail: Detail,
+    /// Share of the leaf's time, 0–1.
+    pub of_leaf: f64,
+    pub ns: f64,
+    /// Behind a hop to a producer.
+    pub in_stall: bool,
+}
+
+/// What the classification looks at.
+pub struct Scene<'a> {
+    pub facts: &'a Facts<'a>,
+    pub cast: &'a Cast,
+    pub locks: &'a BTreeMap<LockId, Lock>,
+    pub files: &'a FileKinds,
+    pub throttled: &'a Throttled,
+    pub gpu: &'a GpuTime,
+    /// Threads that feed several producers.
+    chokes: BTreeSet<u32>,
+    checkpoints: Vec<(u64, u64)>,
+    worker_starts: Vec<(u64, u64)>,
+    own_batches: Vec<(u64, u64)>,
+    /// How finely the ends of `own_batches` are known, ns.
+    own_batches_within: u64,
+    own_batches_countable: bool,
+    lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
+    taking_in: Vec<(u64, u64)>,
+    helpers: Helpers,
+    /// As `lock_waits`, with the time in which somebody had been woken for it and had no CPU yet.
+    lock_turns: BTreeMap<LockId, Vec<(u64, u64)>>,
+    handed_on: BTreeMap<(LockId, u32), Vec<(u64, u64)>>,
+}
+
+impl<'a> Scene<'a> {
+    pub fn new(
+        facts: &'a Facts<'a>,
+        cast: &'a Cast,
+        locks: &'a BTreeMap<LockId, Lock>,
+        files: &'a FileKinds,
+        throttled: &'a Throttled,
+        gpu: &'a GpuTime,
+    ) -> Self {
+        let checkpoints = phases::checkpoints(facts, cast.step_tid);
+        let mut own_batches = Vec::new();
+        let mut own_batches_within = 0;
+        let mut own_batches_countable = true;
+        if cast.producers.is_empty() {
+            own_batches = phases::own_batches(facts, cast.step_tid);
+            if phases::apart_are_files(facts, cast.step_tid, &own_batches) {
+                own_batches.clear();
+            }
+            if own_batches.is_empty()
+                && let Some(found) = alternation(facts, cast.step_tid, &checkpoints)
+            {
+                own_batches = found.apart;
+                own_batches_within = found.resolution_ns;
+                own_batches_countable = found.countable;
+            }
+        }
+        Self {
+            chokes: chokes::chokes(facts, cast),
+            helpers: Helpers::new(facts, cast),
+            checkpoints,
+            worker_starts: phases::worker_starts(facts, cast),
+            taking_in: if cast.producers.is_empty() {
+                Vec::new()
+            } else {
+                taking_in(facts, cast, locks)
+            },
+            own_batches,
+            own_batches_within,
+            own_batches_countable,
+            lock_waits: locked::waits(facts, locks, |item| (item.from, item.woken)),
+            lock_turns: locked::waits(facts, locks, |item| (item.from, item.to)),
+            handed_on: locked::handed_on(facts, locks),
+            facts,
+            cast,
+            locks,
+            files,
+            throttled,
+            gpu,
+        }
+    }
+
+    /// Stretches in which the step thread, having no producers, made batches itself.
+    pub fn own_batches(&self) -> &[(u64, u64)] {
+        &self.own_batches
+    }
+
+    /// Processes that are neither trainer nor worker.
+    pub fn helpers(&self) -> &Helpers {
+        &self.helpers
+    }
+
+    /// Stretches in which the step thread, having producers, took a batch in.
+    pub fn taking_in(&self) -> &[(u64, u64)] {
+        &self.taking_in
+    }
+
+    /// Whether [`Self::own_batches`] are one a step: else only their share of the time is known.
+    pub fn own_batches_countable(&self) -> bool {
+        self.own_batches_countable
+    }
+
+    /// How finely the ends of [`Self::own_batches`] are known, ns: 0 where they were seen as calls.
+    pub fn own_batches_within(&self) -> u64 {
+        self.own_batches_within
+    }
+
+    /// Stretches in which the step thread wrote a checkpoint.
+    pub fn checkpoints(&self) -> &[(u64, u64)] {
+        &self.checkpoints
+    }
+
+    /// All time that was walked, by cause.
+    pub fn shares(&self, walked: &Walked) -> Vec<Share> {
+        let mut out = Vec::new();
+        for (number, (leaf, spent)) in walked.leaves.iter().enumerate() {
+            let in_stall = self.in_stall(leaf);
+            let mut parts = Vec::new();
+            self.classify(leaf, spent, &mut parts);
+            for (kind, detail, of_leaf) in parts {
+                if of_leaf > 0.0 {
+                    out.push(Share {
+                        leaf: number as u32,
+                        kind,
+                        detail,
+                        of_leaf,
+                        ns: spent.ns * of_leaf,
+                        in_stall,
+                    });
+                }
+            }
+        }
+        out
+    }
+
+    /// Whether the way leads through a wait for a producer.
+    fn in_stall(&self, leaf: &Leaf) -> bool {
+        leaf.hops
+            .iter()
+            .skip(1)
+            .map(|hop| hop.tid)
+            .chain([leaf.what.tid()])
+            .any(|tid| self.cast.producers.contains(&tid))
+            && !leaf.hops.is_empty()
+    }
+
+    fn classify(&self, leaf: &Leaf, spent: &Spent, out: &mut Vec<(Kind, Detail, f64)>) {
+        let tid = leaf.what.tid();
+        let detail = Detail {
+            tid,
+            ..Detail::default()
+        };
+        if let Some(rank) = self.rank_on_way(leaf) {
+            out.push((Kind::Communication, Detail { rank, ..detail }, 1.0));
+            return;
+        }
+        if let Some(lock) = self.lock_on_way(leaf) {
+            let detail = Detail {
+                lock: Some(lock),
+                ..detail
+            };
+            out.push((Kind::Serialization, detail, 1.0));
+            return;
+        } else if let Some(fileset) = self.kernel_lock_on_way(leaf) {
+            let kind = if fileset == 0 {
+                Kind::AllocationChurn
+            } else {
+                Kind::Serialization
+            };
+            out.push((kind, Detail { fileset, ..detail }, 1.0));
+            return;
+        } else if let Some(choke) = self.choke_on_way(leaf) {
+            out.push((
+                Kind::Serialization,
+                Detail {
+                    tid: choke,
+                    ..detail
+                },
+                1.0,
+            ));
+            return;
+        }
+        match leaf.what {
+            What::Run { tid } => self.running(leaf, tid, &spent.windows, out),
+            What::GpuCall { kind, .. } => out.push((
+                match kind {
+                    GpuCallKind::Synchronise => Kind::Compute,
+                    GpuCallKind::Copy | GpuCallKind::CopyAsync => Kind::H2dCopy,
+                    GpuCallKind::Allocate | GpuCallKind::Free => Kind::AllocationChurn,
+                },
+                detail,
+                1.0,
+            )),
+            What::Runnable { tid, by } => self.runnable(tid, by, &spent.windows, out),
+            What::Wait {
+                tid,
+                nr,
+                object,
+                waker,
+            } => {
+                let (kind, detail, mut left) = self.waiting(tid, nr, object, waker);
+                if let Some((lock, held)) = self.held_while(tid, &spent.windows) {
+                    let lock = Detail {
+                        lock: Some(lock),
+                        ..detail
+                    };
+                    out.push((Kind::Serialization, lock, held));
+                    left -= held;
+                }
+                out.push((kind, detail, left));
+            }
+            What::Idle { .. } => out.push((Kind::NotAsked, detail, 1.0)),
+            What::Absent { .. } => out.push((Kind::WorkerStart, detail, 1.0)),
+            What::Unknown { .. } => out.push((Kind::Unknown, detail, 1.0)),
+        }
+    }
+
+    fn rank_on_way(&self, leaf: &Leaf) -> Option<u32> {
+        let at = leaf.hops.iter().position(|hop| hop.how == HopKind::Rank)?;
+        let next = leaf.hops.get(at + 1).map_or(leaf.what.tid(), |hop| hop.tid);
+        self.facts.pid(next)
+    }
+
+    /// Whether a thread works for the input side: a producer, or the step thread when it has none.
+    fn is_producer(&self, tid: u32) -> bool {
+        self.cast.producers.contains(&tid)
+    }
+
+    /// What a thread's process is there for, where it is neither a trainer nor a worker.
+    fn helper(&self, tid: u32) -> Option<Task> {
+        self.helpers.task(self.facts.pid(tid)?)
+    }
+}

@@ -1,0 +1,230 @@
+//! Time on a CPU, or wanting one: what it went into.
+
+use super::{Detail, Scene};
+use crate::analysis::{
+    helpers::Task,
+    kind::Kind,
+    running::split,
+    spans::share_inside,
+    spinning::spun,
+    walk::{Leaf, What},
+};
+
+/// A thread that so much was fetched for in page faults reads files by mapping them.
+const MAPPED_BYTES: u64 = 1 << 20;
+
+/// Less than so many bytes a second through pipes is talk, not data.
+const MIN_PIPED_PER_S: f64 = 1e6;
+
+impl Scene<'_> {
+    /// Whether what a thread reads comes through pipes rather than from files.
+    fn reads_pipes(&self, tid: u32) -> bool {
+        self.facts.session.thread(tid).is_some_and(|thread| {
+            let activity = &thread.activity;
+            let seconds = self.facts.session.duration_s();
+            activity.pipe_read_bytes as f64 >= MIN_PIPED_PER_S * seconds
+                && activity.pipe_read_bytes > activity.file_read_bytes
+        })
+    }
+
+    pub(super) fn running(
+        &self,
+        leaf: &Leaf,
+        tid: u32,
+        windows: &[(u64, u64)],
+        out: &mut Vec<(Kind, Detail, f64)>,
+    ) {
+        let producer = self.is_producer(tid);
+        let mut detail = Detail {
+            tid,
+            ..Detail::default()
+        };
+        if let Some(task) = self.helper(tid) {
+            let kind = match task {
+                // A process that samples are taken from: a manager's, a program that a worker started.
+                Task::Input => Kind::InputCpu,
+                // State that is handed to another process to be written.
+                Task::State => Kind::Checkpoint,
+                Task::Apart | Task::Other => Kind::Helper,
+            };
+            if task != Task::Input {
+                detail.outsider = tid;
+            }
+            out.push((kind, detail, 1.0));
+            return;
+        }
+        let mut left = 1.0;
+        // While it ran, others of the job waited for a lock that it hands on.
+        if producer {
+            for (id, lock) in self.locks {
+                if lock.threads.contains(&tid) && self.counts(*id) {
+                    let waits = &self.lock_waits[id];
+                    let held = share_inside(windows, waits).min(left);
+                    out.push((
+                        Kind::Serialization,
+                        Detail {
+                            lock: Some(*id),
+                            ..detail
+                        },
+                        held,
+                    ));
+                    left -= held;
+                }
+            }
+        }
+        let own = tid == self.cast.step_tid && leaf.hops.is_empty();
+        if own && !self.checkpoints.is_empty() {
+            let written = share_inside(windows, &self.checkpoints).min(left);
+            out.push((Kind::Checkpoint, detail, written));
+            left -= written;
+        }
+        if own && !self.worker_starts.is_empty() {
+            let begun = share_inside(windows, &self.worker_starts).min(left);
+            out.push((Kind::WorkerStart, detail, begun));
+            left -= begun;
+        }
+        if own && !self.taking_in.is_empty() {
+            let took = share_inside(windows, &self.taking_in).min(left);
+            out.push((Kind::InputCpu, detail, took));
+            left -= took;
+        }
+        let split = split(self.facts, tid, windows);
+        let (meta, read) = self.files.of_thread(tid);
+        // Faults on mapped files read them.
+        let mapped = self
+            .facts
+            .session
+            .thread(tid)
+            .is_some_and(|thread| thread.activity.fault_bytes >= MAPPED_BYTES);
+        let (file_fault, fault) = if mapped {
+            (split.fault, 0.0)
+        } else {
+            (0.0, split.fault)
+        };
+        let churn = split.churn() - split.fault + fault;
+        out.push((Kind::AllocationChurn, detail, left * churn));
+        let reads_files = producer
+            || self
+                .facts
+                .session
+                .thread(tid)
+                .is_some_and(|thread| thread.activity.takes_input());
+        let mut user = split.user + split.other_calls;
+        if own && let Some(spun) = spun(self.facts, self.cast, windows) {
+            let share = spun.share.min(split.user);
+            let mut wanting = Vec::new();
+            self.runnable(spun.mate, spun.by, &spun.wanted, &mut wanting);
+            out.extend(
+                wanting
+                    .into_iter()
+                    .map(|(kind, detail, of)| (kind, detail, left * share * of)),
+            );
+            user -= share;
+        }
+        // Batches that come through a pipe are copied out of it, piece by piece: the price of how they are made.
+        let piped = if own && self.reads_pipes(tid) {
+            split.read
+        } else {
+            0.0
+        };
+        out.push((Kind::InputCpu, detail, left * piped));
+        let read_calls = split.read - piped;
+        out.push((Kind::WorkerStart, detail, left * split.processes));
+        if reads_files {
+            let fileset = self.files.main_of_thread(tid);
+            let files = Detail { fileset, ..detail };
+            out.push((meta, files, left * split.file_meta));
+            out.push((read, files, left * (read_calls + file_fault)));
+            out.push((Kind::NetworkIo, detail, left * split.socket));
+        } else {
+            user += split.file_meta + read_calls + split.socket + file_fault;
+        }
+        if producer {
+            user += split.write;
+        } else {
+            out.push((Kind::Checkpoint, detail, left * split.write));
+        }
+        user *= left;
+        let driver = left * split.gpu_driver;
+        if producer {
+            out.push((
+                Kind::InputCpu,
+                detail,
+                user + driver + left * split.decoders,
+            ));
+            return;
+        }
+        // A trainer that nobody makes batches for decodes them itself; where its batches can be told from its
+        // computing, what else it decodes is none of theirs.
+        if own && self.cast.producers.is_empty() && self.own_batches.is_empty() {
+            out.push((Kind::InputCpu, detail, left * split.decoders));
+        } else {
+            user += left * split.decoders;
+        }
+        if own && !self.own_batches.is_empty() {
+            let input = share_inside(windows, &self.own_batches).min(1.0) * user;
+            out.push((Kind::InputCpu, detail, input));
+            user -= input;
+        }
+        // While the GPU idles, the host's computing is what keeps it waiting.
+        let host = self.gpu.idle_while_running(windows) * user;
+        detail.outsider = 0;
+        out.push((Kind::HostCompute, detail, host));
+        out.push((Kind::Compute, detail, user - host + driver));
+    }
+
+    pub(super) fn runnable(
+        &self,
+        tid: u32,
+        by: u32,
+        windows: &[(u64, u64)],
+        out: &mut Vec<(Kind, Detail, f64)>,
+    ) {
+        let detail = Detail {
+            tid,
+            ..Detail::default()
+        };
+        let ours = self.facts.session.thread(by).is_some();
+        let throttled = self.throttled.share(windows, ours);
+        out.push((Kind::CpuThrottled, detail, throttled));
+        let left = 1.0 - throttled;
+        // Behind a thread that it shares a lock with, while somebody wants that lock: that one was woken for it, or has not
+        // let go of the CPU. While nobody wants it, no lock is in the way.
+        let lock = ours.then(|| self.shared_lock(tid, by)).flatten();
+        let locked = lock.map_or(0.0, |id| share_inside(windows, &self.lock_turns[&id]));
+        out.push((
+            Kind::Serialization,
+            Detail { lock, ..detail },
+            left * locked,
+        ));
+        let left = left * (1.0 - locked);
+        let apart = self.helper(by) == Some(Task::Apart);
+        if by != 0 && (!ours || apart) {
+            let outsider = by;
+            out.push((Kind::CpuContention, Detail { outsider, ..detail }, left));
+            return;
+        }
+        // Time that a thread of the job took is what that thread did with it.
+        let doer = if ours { by } else { tid };
+        let mut doing = Vec::new();
+        let leaf = Leaf {
+            hops: Vec::new(),
+            what: What::Run { tid: doer },
+        };
+        self.running(&leaf, doer, windows, &mut doing);
+        // The lock has had its part.
+        let (same, doing): (Vec<_>, Vec<_>) = doing
+            .into_iter()
+            .partition(|(kind, detail, _)| *kind == Kind::Serialization && detail.lock == lock);
+        let same: f64 = same.iter().map(|(_, _, share)| share).sum();
+        let left = if same < 1.0 { left / (1.0 - same) } else { 0.0 };
+        for (kind, detail, share) in doing {
+            let kind = match kind {
+                // The GPU's driver apart, computing that is in the way is the model's own.
+                Kind::HostCompute => Kind::Compute,
+                kind => kind,
+            };
+            out.push((kind, Detail { tid, ..detail }, left * share));
+        }
+    }
+}

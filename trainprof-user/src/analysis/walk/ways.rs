@@ -1,0 +1,178 @@
+//! Ways from the step thread to what its time was spent with, and the time that went each of them.
+
+use std::collections::HashMap;
+
+use crate::{
+    analysis::locks::LockId,
+    record::fact::{GpuCallKind, ObjectFact, WakerFact},
+    session::kind::WaitKind,
+};
+
+/// Different leaves that are kept apart.
+const MAX_LEAVES: usize = 20_000;
+/// Windows of running that are kept for one leaf, to find its samples.
+const MAX_WINDOWS: usize = 20_000;
+
+/// How the walk got from a waiting thread to the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HopKind {
+    /// The other thread handed something over, or ended.
+    HandOver,
+    /// The other thread gave a lock back.
+    Lock(LockId),
+    /// The other thread gave a lock of the kernel back: of a directory, a file, the address space.
+    KernelLock,
+    /// The other thread belongs to another trainer.
+    Rank,
+}
+
+/// One wait on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hop {
+    /// Who waited.
+    pub tid: u32,
+    pub wait: WaitKind,
+    pub how: HopKind,
+    /// File set of a kernel lock.
+    pub fileset: u32,
+}
+
+/// What a piece of time was spent with, at the end of the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum What {
+    /// On a CPU.
+    Run { tid: u32 },
+    /// Inside a call into the GPU's runtime, on a CPU or not.
+    GpuCall { tid: u32, kind: GpuCallKind },
+    /// Wanted a CPU; `by` had it (0: nobody that was seen).
+    Runnable { tid: u32, by: u32 },
+    /// Waited, and nobody of the job ended it.
+    Wait {
+        tid: u32,
+        nr: i16,
+        object: ObjectFact,
+        waker: WakerFact,
+    },
+    /// A producer that had nothing to do: the step thread's side had asked for nothing.
+    Idle { tid: u32 },
+    /// The thread was not there yet, or no more.
+    Absent { tid: u32 },
+    /// Not seen: the walk was too long, or went in a circle.
+    Unknown { tid: u32 },
+}
+
+impl What {
+    /// The thread at the end of the way.
+    pub const fn tid(&self) -> u32 {
+        match self {
+            Self::Run { tid }
+            | Self::GpuCall { tid, .. }
+            | Self::Runnable { tid, .. }
+            | Self::Wait { tid, .. }
+            | Self::Idle { tid }
+            | Self::Absent { tid }
+            | Self::Unknown { tid } => *tid,
+        }
+    }
+}
+
+/// A way and its end.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Leaf {
+    pub hops: Vec<Hop>,
+    pub what: What,
+}
+
+impl Leaf {
+    /// The thread that the first one waited for.
+    pub fn next(&self) -> Option<u32> {
+        (!self.hops.is_empty()).then(|| self.hops.get(1).map_or(self.what.tid(), |hop| hop.tid))
+    }
+}
+
+/// All time that went one way.
+#[derive(Clone, Debug, Default)]
+pub struct Spent {
+    pub ns: f64,
+    /// Stretches of running, waiting or being runnable on the leaf's own thread: where its samples are, and what it held.
+    pub windows: Vec<(u64, u64)>,
+}
+
+/// A piece of the step thread's time: `ns` of the stretch from `from` to `to`.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub from: u64,
+    pub to: u64,
+    pub ns: f64,
+    pub leaf: u32,
+}
+
+/// The result of walking.
+#[derive(Default)]
+pub struct Walked {
+    pub leaves: Vec<(Leaf, Spent)>,
+    index: HashMap<Leaf, u32>,
+    /// In the step thread's time.
+    pub pieces: Vec<Piece>,
+    /// Nanoseconds at the end that were left out: a wait for a batch that the end cut off.
+    pub cut: u64,
+    /// What was walked of the step thread's time.
+    pub spans: Vec<(u64, u64)>,
+    /// Stretches in which the step thread waited for a producer.
+    pub stalls: Vec<(u64, u64)>,
+}
+
+impl Walked {
+    fn leaf(&mut self, leaf: Leaf) -> u32 {
+        if let Some(number) = self.index.get(&leaf) {
+            return *number;
+        }
+        let leaf = if self.leaves.len() >= MAX_LEAVES {
+            Leaf {
+                hops: Vec::new(),
+                what: What::Unknown {
+                    tid: leaf.what.tid(),
+                },
+            }
+        } else {
+            leaf
+        };
+        if let Some(number) = self.index.get(&leaf) {
+            return *number;
+        }
+        let number = self.leaves.len() as u32;
+        self.leaves.push((leaf.clone(), Spent::default()));
+        self.index.insert(leaf, number);
+        number
+    }
+
+    pub(super) fn add(&mut self, part: Part, stretch: (u64, u64), ns: f64) {
+        let window = part.window;
+        // Of waiting and being runnable that is known from sums alone, no single piece is known.
+        let whole = part.ns >= 0.99 * (window.1 - window.0) as f64;
+        let kept = match part.leaf.what {
+            What::Run { .. } => true,
+            What::Runnable { .. } | What::Wait { .. } => whole,
+            _ => false,
+        };
+        let number = self.leaf(part.leaf);
+        let spent = &mut self.leaves[number as usize].1;
+        spent.ns += ns;
+        if kept && spent.windows.len() < MAX_WINDOWS {
+            spent.windows.push(window);
+        }
+        self.pieces.push(Piece {
+            from: stretch.0,
+            to: stretch.1,
+            ns,
+            leaf: number,
+        });
+    }
+}
+
+/// A piece on its way out: where it lies in time, and how much of it counts.
+pub(super) struct Part {
+    pub leaf: Leaf,
+    pub window: (u64, u64),
+    pub ns: f64,
+}

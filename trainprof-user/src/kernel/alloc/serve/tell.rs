@@ -1,0 +1,208 @@
+//! What a window saw, out of the maps and told.
+
+use std::collections::BTreeMap;
+
+use trainprof_common::{
+    alloc::{
+        HIT_COUNTERS, HIT_EMULATED, HIT_RETURN, HIT_STEPPED, LOST_ADDRESS, LOST_CELL, QUICK_NS,
+        WindowState,
+    },
+    hist::SIZE_BUCKETS,
+};
+
+use super::{
+    super::{CallSum, Closed, Frame, LifetimeSum, Notice, StackSum, chosen::Mapping},
+    Server,
+};
+use crate::kernel::wire::Packed;
+
+/// Sums told in one message: it stays far below what a message may hold.
+const CALLS_PER_MESSAGE: usize = 64;
+const STACKS_PER_MESSAGE: usize = 12;
+/// Call sites told of one window, and frames of each.
+const MOST_STACKS: usize = 96;
+const MOST_FRAMES: usize = 24;
+
+impl Server<'_> {
+    pub(super) fn count_hits(&mut self, closed: &mut Closed) {
+        let now = self.all_hits();
+        let since = |n: u32| now[n as usize].saturating_sub(self.hits[n as usize]);
+        closed.emulated_hits = since(HIT_EMULATED);
+        closed.stepped_hits = since(HIT_STEPPED);
+        closed.return_hits = since(HIT_RETURN);
+        closed.lost = since(LOST_ADDRESS) + since(LOST_CELL);
+        self.hits = now;
+    }
+
+    pub(super) fn all_hits(&self) -> [u64; HIT_COUNTERS] {
+        std::array::from_fn(|n| {
+            self.maps
+                .hits
+                .get(&(n as u32), 0)
+                .map_or(0, |per_cpu| per_cpu.iter().sum())
+        })
+    }
+
+    /// Forgets all that was seen. No window is open.
+    pub(super) fn clear(&mut self) {
+        let _ = self.maps.calls.drain();
+        let _ = self.maps.callers.drain();
+        let _ = self.maps.pending.drain();
+        let _ = self.maps.live.drain();
+        let _ = self.drain_lifetimes();
+        let _ = self.maps.state.set(0, Packed(WindowState::default()), 0);
+        while self.maps.full.next().is_some() {}
+        self.clear_stacks();
+        self.hits = self.all_hits();
+    }
+
+    fn clear_stacks(&mut self) {
+        let ids: Vec<u32> = self.maps.stacks.stack_ids().flatten().collect();
+        for id in ids {
+            let _ = self.maps.stacks.remove(&id);
+        }
+    }
+
+    /// Tells of calls and where they came from.
+    pub(super) fn tell<'m>(
+        &mut self,
+        number: u32,
+        mappings: impl Fn(u32) -> Option<&'m Vec<Mapping>>,
+    ) {
+        let mut calls: Vec<CallSum> = self
+            .maps
+            .calls
+            .drain()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(key, cell)| CallSum {
+                tid: key.tid,
+                function: key.function as u8,
+                count: cell.count,
+                bytes: cell.bytes,
+                sizes: filled(&cell.size),
+            })
+            .collect();
+        calls.sort_by_key(|sum| (sum.tid, sum.function));
+        for part in calls.chunks(CALLS_PER_MESSAGE) {
+            self.send(&Notice::Calls {
+                number,
+                calls: part.to_vec(),
+            });
+        }
+        for part in self.stacks(mappings).chunks(STACKS_PER_MESSAGE) {
+            self.send(&Notice::Stacks {
+                number,
+                stacks: part.to_vec(),
+            });
+        }
+    }
+
+    /// Sampled stacks, the most frequent first, those of all threads together.
+    fn stacks<'m>(&mut self, mappings: impl Fn(u32) -> Option<&'m Vec<Mapping>>) -> Vec<StackSum> {
+        let mut sums = BTreeMap::<(u8, Vec<Frame>), (u64, u64)>::new();
+        for (key, cell) in self.maps.callers.drain().unwrap_or_default() {
+            let mut addresses = vec![key.caller];
+            if let Some(stack) = u32::try_from(key.stack)
+                .ok()
+                .and_then(|id| self.maps.stacks.get(&id, 0).ok())
+            {
+                // The first is the probed function itself; some kernels put its caller next, some leave it out.
+                let rest = stack.frames().iter().skip(1).map(|frame| frame.ip);
+                addresses.extend(
+                    rest.skip_while(|ip| *ip == key.caller)
+                        .take(MOST_FRAMES - 1),
+                );
+            }
+            let frames = mappings(key.tid)
+                .map(|mappings| frames(&addresses, mappings))
+                .unwrap_or_default();
+            let sum = sums.entry((key.function as u8, frames)).or_default();
+            sum.0 += cell.count;
+            sum.1 += cell.bytes;
+        }
+        self.clear_stacks();
+        let mut out: Vec<StackSum> = sums
+            .into_iter()
+            .map(|((function, frames), (count, bytes))| StackSum {
+                function,
+                count,
+                bytes,
+                frames,
+            })
+            .collect();
+        out.sort_by_key(|sum| std::cmp::Reverse(sum.count));
+        out.truncate(MOST_STACKS);
+        out
+    }
+
+    /// Lifetimes in a window that ended at `to`: what was allocated in its last moments and is there still could not
+    /// have been seen to go.
+    pub(super) fn lifetimes(&mut self, to: u64) -> LifetimeSum {
+        let mut sum = self.drain_lifetimes();
+        sum.one_in = self.address_mask + 1;
+        for (_, memory) in self.maps.live.drain().unwrap_or_default() {
+            if memory.at + QUICK_NS > to {
+                sum.tracked = sum.tracked.saturating_sub(1);
+                sum.tracked_bytes = sum.tracked_bytes.saturating_sub(memory.size);
+            }
+        }
+        sum
+    }
+
+    /// Takes the sums of lifetimes out.
+    pub(super) fn drain_lifetimes(&mut self) -> LifetimeSum {
+        let mut sum = LifetimeSum {
+            one_in: 1,
+            ..LifetimeSum::default()
+        };
+        let Ok(per_cpu) = self.maps.lifetimes.get(&0, 0) else {
+            return sum;
+        };
+        let mut ns = [0_u32; SIZE_BUCKETS];
+        for Packed(all) in per_cpu.iter() {
+            sum.tracked += all.tracked;
+            sum.tracked_bytes += all.tracked_bytes;
+            sum.freed += all.freed;
+            sum.freed_bytes += all.freed_bytes;
+            sum.quick += all.quick;
+            sum.quick_bytes += all.quick_bytes;
+            ns.iter_mut().zip(all.ns).for_each(|(a, b)| *a += b);
+        }
+        sum.ns = filled(&ns);
+        // SAFETY: integers, for which zero is a valid value.
+        let nothing = Packed(unsafe { std::mem::zeroed() });
+        let zeros = aya::maps::PerCpuValues::try_from(vec![nothing; per_cpu.len()]);
+        if let Ok(zeros) = zeros {
+            let _ = self.maps.lifetimes.set(0, zeros, 0);
+        }
+        sum
+    }
+}
+
+fn filled(counts: &[u32]) -> Vec<(u8, u32)> {
+    counts
+        .iter()
+        .enumerate()
+        .filter(|(_, n)| **n > 0)
+        .map(|(bucket, n)| (bucket as u8, *n))
+        .collect()
+}
+
+/// Frames of addresses, as far as they lead through code: without frame pointers the rest is chance.
+fn frames(addresses: &[u64], mappings: &[Mapping]) -> Vec<Frame> {
+    let mut out = Vec::new();
+    for (n, address) in addresses.iter().enumerate() {
+        let mapping = mappings
+            .iter()
+            .find(|m| m.executable && m.start <= *address && *address < m.end);
+        if mapping.is_none() && n > 0 {
+            break;
+        }
+        out.push(Frame {
+            address: *address,
+            file: mapping.map(|m| (m.path.clone(), address - m.start + m.offset)),
+        });
+    }
+    out
+}
