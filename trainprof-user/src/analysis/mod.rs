@@ -2,6 +2,7 @@
 //! findings and the verdict. A pure function of the session: no clock, no I/O.
 
 pub mod alternation;
+pub mod asked;
 pub mod bound;
 pub mod cast;
 pub mod causes;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use trainprof_common::op::{Class, Op};
 
 use super::{
+    asked::{epoch_by_epoch, step_by_step},
     cast::Cast,
     causes::Scene,
     collectives::collectives,
@@ -26,8 +27,6 @@ use crate::{
 
 /// Steps that make a clock.
 const MIN_STEPS: usize = 5;
-/// Requests closer together than this share of the usual step are handed out in advance, not step by step.
-const IN_ADVANCE: f64 = 0.1;
 /// Loaders whose usual steps differ by this factor serve different phases: training and evaluation.
 const OTHER_PHASE: f64 = 1.4;
 /// An evaluation follows each of so many epochs at least.
@@ -197,7 +196,11 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
         _ => Vec::new(),
     };
     if inside.len() >= MIN_STEPS && close(inside.len(), taken.len(), outstanding) {
-        let times = step_by_step(&inside, &taken);
+        let times = if renewals.is_empty() {
+            step_by_step(&inside, &taken)
+        } else {
+            epoch_by_epoch(&inside, &taken, &renewals)
+        };
         // Short epochs: what is asked for in advance cannot be told from the rest.
         if times.len() > taken.len() + taken.len() / 50 + 1 {
             return Some(asked(build(facts, Clock::BatchHandOver, taken, None)));
@@ -322,36 +325,6 @@ struct Loader {
     usual: u64,
     length: u64,
     times: Vec<u64>,
-}
-
-/// Requests step by step: those in advance left out. Where fewer are left than batches were taken, epochs ended:
-/// there is nothing left to ask for then, and the hand-overs stand in their place.
-fn step_by_step(requests: &[u64], taken: &[u64]) -> Vec<u64> {
-    let mut gaps: Vec<u64> = requests.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    gaps.sort_unstable();
-    let usual = gaps.get(gaps.len() / 2).copied().unwrap_or(0);
-    let least = (usual as f64 * IN_ADVANCE) as u64;
-    let mut each: Vec<u64> = Vec::with_capacity(requests.len());
-    for at in requests {
-        if each.last().is_none_or(|last| at - last >= least) {
-            each.push(*at);
-        }
-    }
-    if each.len() + each.len() / 50 + 1 >= taken.len() {
-        return each;
-    }
-    let mut out: Vec<u64> = Vec::with_capacity(taken.len());
-    for at in each {
-        if let Some(last) = out.last().copied() {
-            let first = taken.partition_point(|t| *t <= last + least);
-            let upto = taken.partition_point(|t| *t + least < at);
-            if upto >= first + 3 && at - last > 2 * usual {
-                out.extend(&taken[first..upto]);
-            }
-        }
-        out.push(at);
-    }
-    out
 }
 
 /// Queues in memory: the trainer waited for a batch, or a producer waited for room. In one step it is one or the
