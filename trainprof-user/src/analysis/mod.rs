@@ -7,6 +7,7 @@ pub mod bound;
 pub mod cast;
 pub mod causes;
 pub mod collectives;
+pub mod crowding;
 pub mod demand;
 pub mod epochs;
 pub mod facts;
@@ -49,6 +50,7 @@ pub use verdict::Verdict;
 use self::{
     bound::Terms,
     causes::Scene,
+    crowding::Crowding,
     demand::{Demand, demand},
     epochs::{Epochs, epochs},
     facts::Facts,
@@ -254,7 +256,10 @@ fn trainer(
     throttled: &Throttled,
 ) -> Trainer {
     let gpu = GpuTime::new(facts, &cast);
-    let scene = Scene::new(facts, &cast, locks, files, throttled, &gpu);
+    let pinned = allowed_cpus(facts);
+    let (may_use, host) = (cpus(facts.session, pinned), host_cpus(facts.session));
+    let crowding = Crowding::new(facts, host, may_use >= host);
+    let scene = Scene::new(facts, &cast, locks, files, throttled, &gpu, crowding);
     // First with what is known of a batch's length beforehand, then with the steps that this shows.
     let mut walked = Walker::new(facts, &cast, locks, guess_batch(facts, &cast)).explain();
     let steps = steps::steps(facts, &cast, &scene, &walked);
@@ -294,7 +299,6 @@ fn trainer(
         })
         .map(|share| share.ns)
         .sum();
-    let pinned = allowed_cpus(facts);
     let mut apart = cast::apart(facts, locks, &cast);
     apart.extend(scene.helpers().threads_apart(facts.session));
     let terms = Terms {
@@ -303,9 +307,9 @@ fn trainer(
         own_crowded: crowded,
         cpu: cpu_ns(facts, |_| true) * part,
         cpu_apart: cpu_ns(facts, |tid| apart.contains(&tid)) * part,
-        cpus: cpus(facts.session, pinned),
+        cpus: may_use,
         pinned,
-        host_cpus: host_cpus(facts.session),
+        host_cpus: host,
         gpu_busy: if gpu.sampled() && idle.seen_s > 0.0 {
             wall * (1.0 - idle.idle_s / idle.seen_s)
         } else {

@@ -48,8 +48,6 @@ pub fn spun(facts: &Facts, cast: &Cast, windows: &[(u64, u64)]) -> Option<Spun> 
             let late = mates
                 .iter()
                 .filter_map(|(mate, items)| Some((*mate, wanting(items, sample.at.0)?)))
-                // A thread that is in its own way has more team than CPUs.
-                .filter(|(_, item)| item.ran_before != tid)
                 .min_by_key(|(_, item)| item.woken);
             if let Some((mate, item)) = late {
                 found

@@ -201,7 +201,7 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
         } else {
             epoch_by_epoch(&inside, &taken, &renewals)
         };
-        // Short epochs: what is asked for in advance cannot be told from the rest.
+        // Short epochs, or evaluations: what is asked for in advance, or for those, cannot be told from the rest.
         if times.len() > taken.len() + taken.len() / 50 + 1 {
             return Some(asked(build(facts, Clock::BatchHandOver, taken, None)));
         }
@@ -288,7 +288,7 @@ fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
     let split = (1..loaders.len()).find(|at| {
         let (quick, slow) = loaders.split_at(*at);
         let jump = OTHER_PHASE * quick[quick.len() - 1].usual as f64;
-        slow[0].usual as f64 >= jump && come_in_turn(quick, slow)
+        slow[0].usual as f64 >= jump && differ_as_a_whole(quick, slow) && come_in_turn(quick, slow)
     });
     if let Some(at) = split {
         let slow = loaders.split_off(at);
@@ -303,6 +303,14 @@ fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
         .collect();
     out.sort_unstable();
     (pipes, out)
+}
+
+/// Whether steps of one group take longer on average too: where two workers are done at the same time short and long ones take turns,
+/// and the middle one is either.
+fn differ_as_a_whole(quick: &[Loader], slow: &[Loader]) -> bool {
+    let mean = |loader: &Loader| loader.length as f64 / (loader.times.len() - 1).max(1) as f64;
+    let longest = quick.iter().map(mean).fold(0.0, f64::max);
+    slow.iter().map(mean).fold(f64::MAX, f64::min) >= OTHER_PHASE * longest
 }
 
 /// Whether two groups of loaders may be two phases: these take turns, so where each turn has a loader of its own both groups have
@@ -486,6 +494,25 @@ mod tests {
         (gaps[7], gaps[20]) = (1, 60);
         let (pipes, taken) = training_only(loaders(&gaps));
         assert_eq!((pipes.len(), taken.len()), (30, 150));
+    }
+
+    #[test]
+    fn steps_that_come_in_pairs_are_one_phase() {
+        // Two workers that are done at the same time: 8 ms after one step, 78 after the next.
+        let pairs = |begin: u64, odd: u64| -> Vec<u64> {
+            let gap = |n: u64| if n % 2 == odd { 8 } else { 78 };
+            (0..41)
+                .scan(begin, |at, n| {
+                    *at += gap(n) * 1_000_000;
+                    Some(*at)
+                })
+                .collect()
+        };
+        let mut both = BTreeMap::new();
+        both.insert(1, pairs(0, 0));
+        both.insert(2, pairs(4_000_000_000, 1)[..40].to_vec());
+        both.insert(3, pairs(8_000_000_000, 0)[..40].to_vec());
+        assert_eq!(training_only(both).1.len(), 121);
     }
 
     #[test]

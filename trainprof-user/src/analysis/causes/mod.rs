@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     alternation::alternation,
     cast::Cast,
+    crowding::Crowding,
     facts::Facts,
     files::FileKinds,
     gpu::GpuTime,
@@ -62,6 +63,7 @@ pub struct Scene<'a> {
     pub files: &'a FileKinds,
     pub throttled: &'a Throttled,
     pub gpu: &'a GpuTime,
+    crowding: Crowding,
     /// Threads that feed several producers.
     chokes: BTreeSet<u32>,
     checkpoints: Vec<(u64, u64)>,
@@ -86,6 +88,7 @@ impl<'a> Scene<'a> {
         files: &'a FileKinds,
         throttled: &'a Throttled,
         gpu: &'a GpuTime,
+        crowding: Crowding,
     ) -> Self {
         let checkpoints = phases::checkpoints(facts, cast.step_tid);
         let mut own_batches = Vec::new();
@@ -126,6 +129,7 @@ impl<'a> Scene<'a> {
             files,
             throttled,
             gpu,
+            crowding,
         }
     }
 

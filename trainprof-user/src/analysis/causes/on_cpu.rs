@@ -113,13 +113,16 @@ impl Scene<'_> {
         if own && let Some(spun) = spun(self.facts, self.cast, windows) {
             let share = spun.share.min(split.user);
             let mut wanting = Vec::new();
-            self.runnable(spun.mate, spun.by, &spun.wanted, &mut wanting);
-            out.extend(
-                wanting
-                    .into_iter()
-                    .map(|(kind, detail, of)| (kind, detail, left * share * of)),
-            );
-            user -= share;
+            if spun.by == tid {
+                // More team than CPUs, unless others have them.
+                wanting.push(self.crowded(tid));
+            } else {
+                self.runnable(spun.mate, spun.by, &spun.wanted, &mut wanting);
+            }
+            for (kind, detail, of) in wanting {
+                out.push((kind, detail, left * share * of));
+                user -= share * of;
+            }
         }
         // Batches that come through a pipe are copied out of it, piece by piece: the price of how they are made.
         let piped = if own && self.reads_pipes(tid) {
@@ -173,6 +176,16 @@ impl Scene<'_> {
         out.push((Kind::Compute, detail, user - host + driver));
     }
 
+    /// The part of a wait for another CPU of the job's own that is due to others.
+    fn crowded(&self, tid: u32) -> (Kind, Detail, f64) {
+        let detail = Detail {
+            tid,
+            outsider: self.crowding.by,
+            ..Detail::default()
+        };
+        (Kind::CpuContention, detail, self.crowding.share)
+    }
+
     pub(super) fn runnable(
         &self,
         tid: u32,
@@ -197,13 +210,16 @@ impl Scene<'_> {
             Detail { lock, ..detail },
             left * locked,
         ));
-        let left = left * (1.0 - locked);
+        let mut left = left * (1.0 - locked);
         let apart = self.helper(by) == Some(Task::Apart);
         if by != 0 && (!ours || apart) {
             let outsider = by;
             out.push((Kind::CpuContention, Detail { outsider, ..detail }, left));
             return;
         }
+        let (kind, others, share) = self.crowded(tid);
+        out.push((kind, others, left * share));
+        left *= 1.0 - share;
         // Time that a thread of the job took is what that thread did with it.
         let doer = if ours { by } else { tid };
         let mut doing = Vec::new();

@@ -1,0 +1,108 @@
+//! Requests for batches, one for each step: those in advance left out, and what is not asked for any more put in.
+
+/// Requests closer together than this share of the usual step are handed out in advance, not step by step.
+const IN_ADVANCE: f64 = 0.1;
+
+/// The time between two of them that most keep to.
+fn usual(times: &[u64]) -> u64 {
+    let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    gaps.sort_unstable();
+    gaps.get(gaps.len() / 2).copied().unwrap_or(0)
+}
+
+fn in_advance(usual: u64) -> u64 {
+    (usual as f64 * IN_ADVANCE) as u64
+}
+
+/// Requests step by step: those in advance left out. Where fewer are left than batches were taken, epochs ended:
+/// there is nothing left to ask for then, and the hand-overs stand in their place.
+pub fn step_by_step(requests: &[u64], taken: &[u64]) -> Vec<u64> {
+    let usual = usual(requests);
+    let least = in_advance(usual);
+    let mut each: Vec<u64> = Vec::with_capacity(requests.len());
+    for at in requests {
+        if each.last().is_none_or(|last| at - last >= least) {
+            each.push(*at);
+        }
+    }
+    if each.len() + each.len() / 50 + 1 >= taken.len() {
+        return each;
+    }
+    let mut out: Vec<u64> = Vec::with_capacity(taken.len());
+    for at in each {
+        if let Some(last) = out.last().copied() {
+            let first = taken.partition_point(|t| *t <= last + least);
+            let upto = taken.partition_point(|t| *t + least < at);
+            if upto >= first + 3 && at - last > 2 * usual {
+                out.extend(&taken[first..upto]);
+            }
+        }
+        out.push(at);
+    }
+    out
+}
+
+/// The same where each epoch has workers of its own, made in `renewals`. As many batches as are asked for before the first one
+/// comes are taken at the end, when nothing is left to ask for. A request that comes with a batch is of that batch's step.
+pub fn epoch_by_epoch(requests: &[u64], taken: &[u64], renewals: &[(u64, u64)]) -> Vec<u64> {
+    let least = in_advance(usual(taken));
+    let mut out: Vec<u64> = Vec::with_capacity(taken.len());
+    let begins = renewals.iter().map(|(from, _)| *from);
+    let ends = begins.clone().chain([u64::MAX]);
+    for (begin, end) in [0].into_iter().chain(begins).zip(ends) {
+        let taken = within(taken, begin, end);
+        let (Some(first), Some(last)) = (taken.first(), taken.last()) else {
+            continue;
+        };
+        // What is written after the last batch of an epoch tells its workers to end.
+        let end = end.min(last + least);
+        let requests = within(requests, begin, end);
+        let before = if begin == 0 {
+            0
+        } else {
+            requests.partition_point(|at| at < first)
+        };
+        out.extend(&requests[before..]);
+        let last = requests[before..].last().map_or(0, |last| last + least);
+        out.extend(taken.iter().filter(|at| **at > last));
+    }
+    out
+}
+
+fn within(times: &[u64], from: u64, to: u64) -> &[u64] {
+    &times[times.partition_point(|at| *at < from)..times.partition_point(|at| *at < to)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_of_short_epochs_begin_with_their_batches() {
+        // Seven batches an epoch of one worker: two are asked for while it is made, the second of them late.
+        let epoch = |at: u64| {
+            let requests = [213, 218, 366, 651, 796, 941, 1082, 1510];
+            let taken = [343, 641, 787, 931, 1073, 1215, 1355];
+            (requests.map(|t| at + t), taken.map(|t| at + t))
+        };
+        let (mut requests, mut taken, mut made) = (Vec::new(), Vec::new(), Vec::new());
+        for n in 1..=10 {
+            let begin = n * 1511;
+            let (asked, got) = epoch(begin);
+            requests.extend(asked);
+            taken.extend(got);
+            made.push((begin, begin + 216));
+        }
+        let steps = epoch_by_epoch(&requests, &taken, &made);
+        assert_eq!(steps.len(), taken.len());
+        for (step, taken) in steps.iter().zip(&taken) {
+            assert!(step.abs_diff(*taken) < 25, "{step} for {taken}");
+        }
+    }
+
+    #[test]
+    fn an_epoch_that_had_begun_asks_step_by_step() {
+        let steps = epoch_by_epoch(&[5, 105, 205], &[3, 103, 203, 303, 403], &[(500, 510)]);
+        assert_eq!(steps, [5, 105, 205, 303, 403]);
+    }
+}
