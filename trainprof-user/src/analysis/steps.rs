@@ -288,7 +288,7 @@ fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
     let split = (1..loaders.len()).find(|at| {
         let (quick, slow) = loaders.split_at(*at);
         let jump = OTHER_PHASE * quick[quick.len() - 1].usual as f64;
-        slow[0].usual as f64 >= jump && differ_as_a_whole(quick, slow) && come_in_turn(quick, slow)
+        slow[0].usual as f64 >= jump && differ_in_pairs(quick, slow) && come_in_turn(quick, slow)
     });
     if let Some(at) = split {
         let slow = loaders.split_off(at);
@@ -305,12 +305,12 @@ fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
     (pipes, out)
 }
 
-/// Whether steps of one group take longer on average too: where two workers are done at the same time short and long ones take turns,
-/// and the middle one is either.
-fn differ_as_a_whole(quick: &[Loader], slow: &[Loader]) -> bool {
-    let mean = |loader: &Loader| loader.length as f64 / (loader.times.len() - 1).max(1) as f64;
-    let longest = quick.iter().map(mean).fold(0.0, f64::max);
-    slow.iter().map(mean).fold(f64::MAX, f64::min) >= OTHER_PHASE * longest
+/// Whether two steps together take longer in one group too: where two workers are done at the same time short and long ones take
+/// turns, and the middle one is either.
+fn differ_in_pairs(quick: &[Loader], slow: &[Loader]) -> bool {
+    let longest = quick.iter().map(Loader::pair).max().unwrap_or(0);
+    let least = slow.iter().map(Loader::pair).min().unwrap_or(0);
+    least as f64 >= OTHER_PHASE * longest as f64
 }
 
 /// Whether two groups of loaders may be two phases: these take turns, so where each turn has a loader of its own both groups have
@@ -333,6 +333,22 @@ struct Loader {
     usual: u64,
     length: u64,
     times: Vec<u64>,
+}
+
+impl Loader {
+    /// Time from one message to the one after the next, where nothing else comes between.
+    fn pair(&self) -> u64 {
+        let mut pairs: Vec<u64> = self
+            .times
+            .windows(3)
+            .map(|three| three[2] - three[0])
+            .collect();
+        pairs.sort_unstable();
+        pairs
+            .get(pairs.len() / 4)
+            .copied()
+            .unwrap_or(self.usual * 2)
+    }
 }
 
 /// Queues in memory: the trainer waited for a batch, or a producer waited for room. In one step it is one or the
