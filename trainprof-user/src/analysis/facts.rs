@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use trainprof_common::{op::Class, thread::WakerKind};
 
-use super::timeline::{Item, line, timeline};
+use super::{
+    polling::put_together,
+    timeline::{Item, line, timeline},
+};
 use crate::{
     record::fact::{GpuCallKind, ObjectFact, SampleFact, TouchFact},
     session::{Segment, Session, Thread, history::Residual},
@@ -64,12 +67,14 @@ impl<'a> Facts<'a> {
         touches
             .values_mut()
             .for_each(|touches| touches.sort_by_key(|touch| touch.at));
+        let mut timelines: HashMap<u32, Vec<Item>> = waits
+            .into_iter()
+            .map(|(tid, waits)| (tid, timeline(waits)))
+            .collect();
+        put_together(session, &mut timelines);
         Self {
             session,
-            timelines: waits
-                .into_iter()
-                .map(|(tid, waits)| (tid, timeline(waits)))
-                .collect(),
+            timelines,
             calls,
             samples,
             touches,

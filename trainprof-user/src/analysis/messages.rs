@@ -42,7 +42,24 @@ pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<
     for times in out.values_mut() {
         times.sort_unstable();
     }
-    out.retain(|_, times| times.len() >= 2);
+    // What they write themselves comes from nobody else.
+    let own = written(facts, by);
+    out.retain(|pipe, times| {
+        times.len() >= 2 && own.get(pipe).is_none_or(|count| count * 2 < times.len())
+    });
+    out
+}
+
+/// How often some threads wrote on each pipe.
+fn written(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, usize> {
+    let mut out = BTreeMap::new();
+    for (_, touches) in facts.touching_threads().filter(|(tid, _)| by(*tid)) {
+        for touch in touches {
+            if touch.op == Op::Write.number() && touch.object.class == Class::Pipe as u8 {
+                *out.entry(touch.object.id).or_default() += 1;
+            }
+        }
+    }
     out
 }
 

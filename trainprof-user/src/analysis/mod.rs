@@ -21,6 +21,7 @@ pub mod memory;
 pub mod messages;
 pub mod pace;
 pub mod phases;
+pub mod polling;
 pub mod pulse;
 pub mod put_aside;
 pub mod room;

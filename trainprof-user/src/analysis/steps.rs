@@ -13,11 +13,12 @@ use super::{
     locks::lock_of,
     messages::{hand_overs, requests},
     phases::renewals,
+    polling::is_polled,
     pulse::pulse,
     put_aside::spread,
     room::{own_line, room},
     spans::{overlap, union},
-    timeline::line,
+    timeline::{Item, line},
     walk::Walked,
 };
 use crate::{
@@ -37,6 +38,9 @@ const TURNS: usize = 4;
 const SKIPPED: f64 = 1.7;
 const UNSEEN: f64 = 0.8;
 const MAX_SKIPPED: f64 = 0.02;
+
+/// Who waits so much of the time (share) by polling is found at it in each step.
+const POLLS: f64 = 0.4;
 
 /// How sure calls of one kind alone are, against several kinds that agree.
 const ONE_KIND: f64 = 0.75;
@@ -146,6 +150,7 @@ impl Steps {
 /// Finds the steps; `None` where there is no clock.
 pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     let candidates = [
+        from_polling(facts, cast),
         from_workers(facts, cast, scene, walked),
         from_gpu(facts, cast),
         from_queue(facts, cast, scene),
@@ -157,6 +162,22 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         .into_iter()
         .flatten()
         .find(|steps| steps.spans.len() >= MIN_STEPS)
+}
+
+/// Batches that the step thread polls for: whoever does so most of the time asks again when it has worked on one. What comes
+/// meanwhile may be pieces of them.
+fn from_polling(facts: &Facts, cast: &Cast) -> Option<Steps> {
+    let items = facts.items(cast.step_tid);
+    let polled: Vec<&Item> = items
+        .iter()
+        .filter(|item| cast.fed(item) && is_polled(item))
+        .collect();
+    let waited: u64 = polled.iter().map(|item| item.woken - item.from).sum();
+    if (waited as f64) < POLLS * facts.walkable_ns() as f64 {
+        return None;
+    }
+    let times = polled.iter().map(|item| item.from).collect();
+    Some(build(facts, Clock::BatchHandOver, apart(times), None))
 }
 
 /// Batches from worker processes: asked for by a write on a pipe, handed over by a message on another.

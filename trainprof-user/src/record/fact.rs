@@ -175,7 +175,9 @@ pub struct FilesetFact {
 }
 
 /// What a thread waited on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Default, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct ObjectFact {
     /// Inode number or futex address; 0: none.
     pub id: u64,
