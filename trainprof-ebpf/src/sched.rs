@@ -365,8 +365,12 @@ pub fn sched_waking(ctx: BtfTracePointContext) -> u32 {
 fn waker() -> (u32, WakerKind) {
     let (hard, soft) = irq::context();
     let (_, tid) = current_ids();
-    if hard || tid == 0 {
+    if hard || (tid == 0 && !soft) {
         return (0, WakerKind::Interrupt);
+    }
+    // On an idle CPU it is the network's all the same; time-outs of system calls end in hard interrupts.
+    if tid == 0 {
+        return (0, WakerKind::Softirq);
     }
     let task = current_task();
     // SAFETY: a typed pointer.

@@ -39,6 +39,14 @@ impl Demand {
             .for_each(|ns| *ns *= part);
         self
     }
+
+    /// Counts one cause as part of another one.
+    pub fn count_as(&mut self, part: Kind, whole: Kind) {
+        for by_kind in [&mut self.by_kind, &mut self.run_by_kind] {
+            let ns = by_kind.remove(&part).unwrap_or(0.0);
+            *by_kind.entry(whole).or_default() += ns;
+        }
+    }
 }
 
 /// Measures it for one trainer.

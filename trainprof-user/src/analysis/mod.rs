@@ -117,33 +117,32 @@ impl Trainer {
 
     /// The factor by which the job could be faster without a cause, at most.
     pub fn bound(&self, kind: Kind) -> f64 {
-        // Making workers is work of the input side.
-        let of = |share: &&Share| {
-            share.kind == kind || (kind == Kind::InputCpu && share.kind == Kind::WorkerStart)
-        };
+        let part = |share: &Share| self.part_of_cause(kind, share);
         let sum = |in_stall: bool| -> f64 {
             self.shares
                 .iter()
-                .filter(of)
                 .filter(|share| share.in_stall == in_stall)
-                .map(|share| share.ns)
+                .map(|share| share.ns * part(share))
                 .sum()
         };
         let own = |what: fn(&What) -> bool| -> f64 {
             self.shares
                 .iter()
-                .filter(of)
                 .filter(|share| !share.in_stall)
                 .filter(|share| what(&self.walked.leaves[share.leaf as usize].0.what))
-                .map(|share| share.ns)
+                .map(|share| share.ns * part(share))
                 .sum()
         };
         let own_cpu = own(|what| matches!(what, What::Run { .. }));
+        let mut demand = self.demand.clone();
+        if kind == Kind::InputCpu {
+            demand.count_as(Kind::AllocationChurn, kind);
+        }
         let beside = match kind {
             Kind::InputCpu => self.beside_taking_in(),
             _ => Beside::default(),
         };
-        let producers_cpu = self.demand.run_by_kind.get(&kind).copied().unwrap_or(0.0);
+        let producers_cpu = demand.run_by_kind.get(&kind).copied().unwrap_or(0.0);
         let terms = Terms {
             own_of_cause: sum(false) + beside.own,
             own_crowded_by_cause: own(|what| matches!(what, What::Runnable { .. }))
@@ -152,7 +151,27 @@ impl Trainer {
             cpu_of_cause: own_cpu + producers_cpu,
             ..self.terms.clone()
         };
-        bound::bound(kind, &terms, &self.demand)
+        bound::bound(kind, &terms, &demand)
+    }
+
+    /// How much (0–1) of a share goes when the cause `kind` does: what is allocated to make batches, and workers that are made for it,
+    /// go with the work on them.
+    fn part_of_cause(&self, kind: Kind, share: &Share) -> f64 {
+        if share.kind == kind {
+            return 1.0;
+        }
+        match share.kind {
+            Kind::WorkerStart if kind == Kind::InputCpu => 1.0,
+            Kind::AllocationChurn if kind == Kind::InputCpu => {
+                let (way, spent) = &self.walked.leaves[share.leaf as usize];
+                if share.in_stall || self.cast.producers.contains(&way.what.tid()) {
+                    1.0
+                } else {
+                    spans::share_inside(&spent.windows, &self.own_batches)
+                }
+            }
+            _ => 0.0,
+        }
     }
 
     /// What other causes took while the step thread took batches in: what it waits for then goes with that work.

@@ -164,7 +164,7 @@ pub fn call(nr: i16) -> Call {
 }
 
 /// Beginnings of names of shared objects whose work is to decode, decompress or parse.
-const DECODERS: [&str; 33] = [
+const DECODERS: [&str; 39] = [
     "libz.",
     "libz-",
     "libdeflate",
@@ -198,6 +198,13 @@ const DECODERS: [&str; 33] = [
     "simdjson",
     "tokenizers",
     "_sentencepiece",
+    // pandas reads text, h5py and zarr inflate chunks.
+    "parsers.",
+    "pandas_parser.",
+    "libhdf5",
+    "blosc.",
+    "libblosc",
+    "numcodecs",
 ];
 
 /// Whether a place lies in such a library.

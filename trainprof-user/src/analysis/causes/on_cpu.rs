@@ -159,7 +159,14 @@ impl Scene<'_> {
         }
         // A trainer that nobody makes batches for decodes them itself; where its batches can be told from its
         // computing, what else it decodes is none of theirs.
-        if own && self.cast.producers.is_empty() && self.own_batches.is_empty() {
+        // A library's own threads decode for it.
+        let theirs = !own && self.facts.pid(tid) == Some(self.cast.trainer);
+        let decodes = if own {
+            self.own_batches.is_empty()
+        } else {
+            theirs
+        };
+        if decodes && self.cast.producers.is_empty() {
             out.push((Kind::InputCpu, detail, left * split.decoders));
         } else {
             user += left * split.decoders;

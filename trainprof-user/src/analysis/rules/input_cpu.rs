@@ -18,6 +18,9 @@ const KIND: Kind = Kind::InputCpu;
 /// Taking batches in costs every job with workers a little: a smaller share than this is not worth a finding.
 const MIN_TAKING_IN: f64 = 0.15;
 
+/// So much of a worker more is none, and one that lacks so much of a CPU is still of use.
+const SPARE: f64 = 0.15;
+
 pub(super) fn rule(look: &Look) -> Answer {
     let takes_in = !look.trainer.taking_in.is_empty() && copies(look);
     if takes_in && look.share(KIND) < MIN_TAKING_IN {
@@ -74,7 +77,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             );
         }
         let advice = match wanted {
-            Some(wanted) if wanted - parallel as f64 <= look.free_cpus() + 0.5 && wanted > parallel as f64 => format!(
+            Some(wanted) if wanted > parallel as f64 + SPARE && wanted - parallel as f64 <= free + SPARE => format!(
                 "raise num_workers to about {:.0}; without this work in the way {}",
                 wanted.ceil(),
                 look.effect(KIND)
