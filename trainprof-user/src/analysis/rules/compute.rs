@@ -15,6 +15,8 @@ const MIN_SHARE: f64 = 0.5;
 /// Samples that tell what the CPU time goes to, and the part of the interpreter in it that is told.
 const MIN_SAMPLES: usize = 100;
 const WORTH_TELLING: f64 = 0.3;
+/// And how much of the time that is: a thread that waits for the framework's own threads hardly runs.
+const WORTH_OF_TIME: f64 = 0.2;
 
 pub(super) fn rule(look: &Look) -> Answer {
     if !look.enough() {
@@ -73,6 +75,8 @@ fn interpreter_share(look: &Look) -> Option<f64> {
         interpreter += usize::from(module.is_some_and(is_interpreter));
         framework += usize::from(of_framework(look.session, sample.place));
     }
-    (samples.len() >= MIN_SAMPLES && framework > 0)
-        .then(|| interpreter as f64 / samples.len() as f64)
+    let ran = look.session.thread(look.trainer.cast.step_tid)?.run_ns as f64 / 1e9;
+    let share = interpreter as f64 / samples.len().max(1) as f64;
+    let worth = share * ran >= WORTH_OF_TIME * look.session.duration_s();
+    (samples.len() >= MIN_SAMPLES && framework > 0 && worth).then_some(share)
 }
