@@ -12,7 +12,7 @@ use super::{
     timeline::{Item, line},
 };
 use crate::session::{
-    Session,
+    Session, Thread,
     kind::{WaitKind, wait_kind},
     roles::{Role, is_ancestor, leading_thread, roles},
 };
@@ -88,7 +88,8 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                 })
                 .map(|(pid, _)| *pid)
                 .collect();
-            let loader_threads = loader_threads(facts, locks, *trainer, step_tid, &workers);
+            let loader_threads =
+                loader_threads(facts, locks, *trainer, step_tid, &workers, &trainers);
             let mut producers = loader_threads.clone();
             for thread in session.threads.values() {
                 if workers.contains(&thread.pid) {
@@ -139,6 +140,7 @@ fn loader_threads(
     trainer: u32,
     step_tid: u32,
     workers: &BTreeSet<u32>,
+    ranks: &BTreeSet<u32>,
 ) -> BTreeSet<u32> {
     let session = facts.session;
     let own: Vec<u32> = session
@@ -153,9 +155,9 @@ fn loader_threads(
         .iter()
         .copied()
         .filter(|tid| {
-            let input = session
-                .thread(*tid)
-                .is_some_and(|thread| thread.activity.takes_input());
+            let input = session.thread(*tid).is_some_and(|thread| {
+                thread.activity.takes_input() && !exchanges(session, thread, ranks)
+            });
             let to_step = count(*tid, step_tid);
             let from_step = count(step_tid, *tid);
             let undriven = to_step.count >= MIN_HAND_OVERS
@@ -194,6 +196,25 @@ fn loader_threads(
         }
         out.extend(fed);
     }
+}
+
+/// Whether other trainers end a thread's waits, which then takes what they computed, and no data.
+fn exchanges(session: &Session, thread: &Thread, trainers: &BTreeSet<u32>) -> bool {
+    let (mut ranks, mut all) = (0, 0);
+    for (id, total) in &thread.waits {
+        if !is_on_purpose(id.waker.kind) || !handed_over(wait_kind(id)) {
+            continue;
+        }
+        let waker = session.thread(id.waker.tid).map_or(0, |waker| waker.pid);
+        if waker == thread.pid {
+            continue;
+        }
+        all += total.count;
+        if trainers.contains(&waker) {
+            ranks += total.count;
+        }
+    }
+    ranks >= MIN_HAND_OVERS && ranks * 2 > all
 }
 
 /// Threads of the trainer that contend with its step thread for the interpreter's lock and hand nothing to anybody there, nor

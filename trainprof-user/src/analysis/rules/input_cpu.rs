@@ -128,9 +128,10 @@ fn made_outside(look: &Look) -> Option<(String, String)> {
 /// Whether a trainer with workers spends more of it on a CPU of its own than on waiting for theirs, or for a CPU.
 fn copies(look: &Look) -> bool {
     let trainer = look.trainer;
+    // While it spins for another thread, that one's wanting a CPU is told.
     let own: f64 = look
         .parts(KIND)
-        .filter(|share| !share.in_stall)
+        .filter(|share| !share.in_stall && share.detail.tid == trainer.cast.step_tid)
         .filter(|share| {
             matches!(
                 trainer.walked.leaves[share.leaf as usize].0.what,

@@ -153,6 +153,30 @@ fn a_late_rank_is_named() {
 }
 
 #[test]
+fn what_another_rank_sends_is_no_input() {
+    // A thread of rank 150 reads what 100 sends, and another one writes.
+    const READER: u32 = 151;
+    let mut tale = Tale::default();
+    tale.process(50, 1).process(TRAINER, 50).process(150, 50);
+    tale.thread(150, READER);
+    late(&mut tale);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let sender = By::Sender(TRAINER);
+        tale.wait(READER, begin, begin + 96.0, RECV, On::Socket(6), sender);
+    }
+    tale.ops(READER, 10.0, Op::Read, Class::Socket, 0, 80, 40 << 20, 5.0);
+    let mut session = tale.session(8000.0);
+    session.start.as_mut().expect("a start").targets = vec![50];
+    let analysis = analyse(&session);
+    let ranks = analysis.trainer.iter().chain(&analysis.others);
+    assert_eq!(ranks.clone().count(), 2);
+    for rank in ranks {
+        assert!(rank.cast.producers.is_empty(), "{:?}", rank.cast);
+    }
+}
+
+#[test]
 fn a_rank_that_the_first_one_made_is_no_worker() {
     // They send each other as much; whoever gives little back makes batches.
     for (back, kind) in [(40 << 20, "communication"), (1 << 20, "input-cpu")] {
