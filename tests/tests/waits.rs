@@ -1,5 +1,9 @@
 //! Waits by kind, length and waker, time on the CPU, and time spent runnable.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
+
 use serde_json::Value;
 use trainprof_tests::env::root_test;
 use trainprof_tests::report::{f64_at, u64_at};
@@ -154,5 +158,45 @@ fn a_threads_time_adds_up_to_the_window() {
         report.f64("/duration_s"),
         sum,
     );
+    checks.done();
+}
+
+/// Answers each request in two parts. The second one leaves only when the first is acknowledged, which the client's side does
+/// some 40 ms late, by a timer of the network's (tcp(7), TCP_NODELAY and TCP_QUICKACK): mostly on an idle CPU.
+fn serve_late() -> u16 {
+    let server = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = server.local_addr().expect("its number").port();
+    thread::spawn(move || {
+        let (mut client, _) = server.accept().expect("a client");
+        let mut request = [0; 16];
+        while client.read_exact(&mut request).is_ok() {
+            for part in [[1; 100], [2; 100]] {
+                client.write_all(&part).expect("a client that listens");
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn what_the_network_brings_to_an_idle_cpu_is_no_time_out() {
+    let Some(_turn) = root_test("what_the_network_brings_to_an_idle_cpu_is_no_time_out") else {
+        return;
+    };
+    let port = serve_late().to_string();
+    let seen = observe("fetch", &os(&[&port, &"120"]));
+    let Observed { truth, report, .. } = &seen;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    let share = f64_at(truth, "/waited_s") / f64_at(truth, "/seconds");
+    let bottleneck = report.at("/verdict/bottleneck").as_str().unwrap_or("");
+    let summary = report.at("/verdict/summary");
+    checks.that(bottleneck == "network-io", || {
+        format!("{bottleneck} where {share:.2} of the time is waiting for a server: {summary}")
+    });
+    let found = report.f64("/verdict/share");
+    checks.that((found - share).abs() < 0.05, || {
+        format!("a share of {found:.2} instead of {share:.2}")
+    });
     checks.done();
 }

@@ -1,7 +1,11 @@
 //! Requests for batches, one for each step: those in advance left out, and what is not asked for any more put in.
 
+use std::collections::BTreeMap;
+
 /// Requests closer together than this share of the usual step are handed out in advance, not step by step.
 const IN_ADVANCE: f64 = 0.1;
+/// One in so many epochs with as many steps shows how many there are.
+const ALIKE: usize = 4;
 
 /// The time between two of them that most keep to.
 fn usual(times: &[u64]) -> u64 {
@@ -46,27 +50,65 @@ pub fn step_by_step(requests: &[u64], taken: &[u64]) -> Vec<u64> {
 /// comes are taken at the end, when nothing is left to ask for. A request that comes with a batch is of that batch's step.
 pub fn epoch_by_epoch(requests: &[u64], taken: &[u64], renewals: &[(u64, u64)]) -> Vec<u64> {
     let least = in_advance(usual(taken));
-    let mut out: Vec<u64> = Vec::with_capacity(taken.len());
     let begins = renewals.iter().map(|(from, _)| *from);
     let ends = begins.clone().chain([u64::MAX]);
-    for (begin, end) in [0].into_iter().chain(begins).zip(ends) {
-        let taken = within(taken, begin, end);
-        let (Some(first), Some(last)) = (taken.first(), taken.last()) else {
+    let mut epochs: Vec<(Vec<u64>, u64)> = [0]
+        .into_iter()
+        .chain(begins)
+        .zip(ends)
+        .map(|(begin, end)| (one_epoch(requests, taken, (begin, end), least), end))
+        .collect();
+    even_out(&mut epochs);
+    epochs.into_iter().flat_map(|(steps, _)| steps).collect()
+}
+
+fn one_epoch(requests: &[u64], taken: &[u64], (begin, end): (u64, u64), least: u64) -> Vec<u64> {
+    let taken = within(taken, begin, end);
+    let (Some(first), Some(last)) = (taken.first(), taken.last()) else {
+        return Vec::new();
+    };
+    // What is written after the last batch of an epoch tells its workers to end.
+    let requests = within(requests, begin, end.min(last + least));
+    let before = if begin == 0 {
+        0
+    } else {
+        requests.partition_point(|at| at < first)
+    };
+    let mut out = requests[before..].to_vec();
+    let last = out.last().map_or(0, |last| last + least);
+    out.extend(taken.iter().filter(|at| **at > last));
+    out
+}
+
+/// Batches that came before their turn are taken with others, and nothing shows when they are used at an epoch's end. Most epochs
+/// have as many steps: those with fewer get what they lack, evenly, where nothing is asked for any more.
+fn even_out(epochs: &mut [(Vec<u64>, u64)]) {
+    let Some((_, whole)) = epochs.split_first_mut() else {
+        return;
+    };
+    let Some((_, whole)) = whole.split_last_mut() else {
+        return;
+    };
+    let mut counts = BTreeMap::<usize, usize>::new();
+    for (steps, _) in whole.iter() {
+        *counts.entry(steps.len()).or_default() += 1;
+    }
+    let Some((usual, _)) = counts
+        .into_iter()
+        .filter(|(_, epochs)| *epochs * ALIKE >= whole.len())
+        .max()
+    else {
+        return;
+    };
+    for (steps, end) in whole {
+        let (Some(last), lack) = (steps.last().copied(), usual.saturating_sub(steps.len())) else {
             continue;
         };
-        // What is written after the last batch of an epoch tells its workers to end.
-        let end = end.min(last + least);
-        let requests = within(requests, begin, end);
-        let before = if begin == 0 {
-            0
-        } else {
-            requests.partition_point(|at| at < first)
-        };
-        out.extend(&requests[before..]);
-        let last = requests[before..].last().map_or(0, |last| last + least);
-        out.extend(taken.iter().filter(|at| **at > last));
+        if lack * 2 <= usual {
+            let each = end.saturating_sub(last) / (lack as u64 + 1);
+            steps.extend((1..=lack as u64).map(|n| last + n * each));
+        }
     }
-    out
 }
 
 fn within(times: &[u64], from: u64, to: u64) -> &[u64] {

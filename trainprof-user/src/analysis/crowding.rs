@@ -8,6 +8,9 @@ use super::facts::Facts;
 /// CPU time of others that is there on any host, as a share (0–1) of its CPUs.
 const USUAL: f64 = 0.05;
 
+/// Part (0–1) of the waits in which somebody was seen to have the CPU, from which on that is likely who has the others.
+const WORTH_NAMING: f64 = 0.05;
+
 /// What others have to do with waits of the job's threads for each other's CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Crowding {
@@ -46,7 +49,7 @@ impl Crowding {
         let others = busy - (ran + own) as f64 / watched - USUAL * cpus;
         Self {
             share: share(wanted as f64 / watched, others, idle),
-            by: most(facts),
+            by: most(facts, wanted),
         }
     }
 }
@@ -61,7 +64,8 @@ fn share(wanted: f64, others: f64, idle: f64) -> f64 {
     others.clamp(0.0, missing) / wanted
 }
 
-fn most(facts: &Facts) -> u32 {
+/// Who the job's threads were seen to wait for most, of all that they waited (ns), where that is enough to name somebody.
+fn most(facts: &Facts, wanted: u64) -> u32 {
     let mut waited = BTreeMap::<u32, u64>::new();
     for (_, items) in facts.waiting_threads() {
         for item in items.iter().filter(|item| item.ran_before != 0) {
@@ -73,6 +77,7 @@ fn most(facts: &Facts) -> u32 {
     waited
         .into_iter()
         .max_by_key(|(_, ns)| *ns)
+        .filter(|(_, ns)| *ns as f64 >= WORTH_NAMING * wanted as f64)
         .map_or(0, |(tid, _)| tid)
 }
 

@@ -5,11 +5,15 @@ use crate::analysis::{Kind, words};
 
 const KIND: Kind = Kind::CpuContention;
 
+/// Who had less than this part of it is not named.
+const WORTH_NAMING: f64 = 0.05;
+
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |_| {
         let names: Vec<String> = look
             .outsiders(KIND)
             .into_iter()
+            .filter(|(_, ns)| *ns >= WORTH_NAMING * look.trainer.ns(KIND))
             .take(4)
             .map(|((pid, command), _)| format!("process {pid} ({})", clip(&command, 40)))
             .collect();
