@@ -1,6 +1,6 @@
 //! `trainprof doctor`: what this host allows, what is missing, and how to get it.
 //!
-//! [`DoctorFacts::read`] asks the host; [`checks`] judges the facts and touches nothing; [`Diagnosis`] adds the checks
+//! [`DoctorFacts::read`] asks the host; [`checks()`] judges the facts and touches nothing; [`Diagnosis`] adds the checks
 //! of other modules and becomes text or JSON.
 
 pub(crate) mod bpf;

@@ -66,7 +66,7 @@ fn written(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, usize> {
 /// When messages began, of one thread's reads on one pipe: time and bytes. Where most of what it reads are pieces of large
 /// messages, these are the batches, and however long their pieces take, they are one each.
 fn messages(reads: &[(u64, u64)]) -> Vec<u64> {
-    let is_piece = |bytes: u64| bytes % PIECE_BYTES == 0;
+    let is_piece = |bytes: u64| bytes.is_multiple_of(PIECE_BYTES);
     let pieces = reads.iter().filter(|(_, bytes)| is_piece(*bytes)).count();
     let mut out = Vec::new();
     if pieces * 2 > reads.len() {

@@ -1,4 +1,4 @@
-//! Reads what [`super::checks`] judges.
+//! Reads what [`super::checks()`] judges.
 
 use std::path::Path;
 
