@@ -147,4 +147,24 @@ mod tests {
         let steps = epoch_by_epoch(&[5, 105, 205], &[3, 103, 203, 303, 403], &[(500, 510)]);
         assert_eq!(steps, [5, 105, 205, 303, 403]);
     }
+
+    #[test]
+    fn epochs_of_like_length_lend_it_to_those_in_which_batches_were_taken_together() {
+        // Six steps of 100 each, of which the last two are asked for in advance; every third epoch takes these at once.
+        let (mut requests, mut taken, mut made) = (Vec::new(), Vec::new(), Vec::new());
+        for n in 0..12 {
+            let begin = 1000 + n * 650;
+            made.push((begin, begin + 40));
+            requests.extend([5, 6, 51, 151, 251, 351].map(|t| begin + t));
+            taken.extend([50, 150, 250, 350, 450].map(|t| begin + t));
+            if n % 3 > 0 {
+                taken.push(begin + 550);
+            }
+        }
+        let steps = epoch_by_epoch(&requests, &taken, &made);
+        // The last epoch goes on, for all that is known.
+        let whole = steps.iter().filter(|at| **at < 1000 + 11 * 650).count();
+        assert_eq!(whole, 11 * 6);
+        assert!(steps.is_sorted());
+    }
 }
