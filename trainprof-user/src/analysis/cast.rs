@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainprof_common::thread::{NR_PREEMPTED, WakerKind};
+use trainprof_common::thread::NR_PREEMPTED;
 
 use super::{
     facts::{Facts, is_on_purpose},
@@ -329,9 +329,7 @@ fn hand_overs(
             continue;
         }
         for (id, total) in &thread.waits {
-            let on_purpose = id.waker.kind == WakerKind::Thread as u8
-                || id.waker.kind == WakerKind::Sender as u8;
-            if !on_purpose || !handed_over(wait_kind(id)) {
+            if !is_on_purpose(id.waker.kind) || !handed_over(wait_kind(id)) {
                 continue;
             }
             // Giving a lock back hands no work over.

@@ -30,7 +30,7 @@ pub fn spun(facts: &Facts, cast: &Cast, windows: &[(u64, u64)]) -> Option<Spun> 
     let mates: Vec<(u32, &[Item])> = facts
         .waiting_threads()
         .filter(|(mate, _)| *mate != tid && facts.pid(*mate) == Some(pid))
-        .filter(|(mate, _)| !cast.producers.contains(mate))
+        .filter(|(mate, _)| !cast.producers.contains(mate) && in_team(facts, *mate))
         .collect();
     if mates.is_empty() {
         return None;
@@ -68,6 +68,12 @@ pub fn spun(facts: &Facts, cast: &Cast, windows: &[(u64, u64)]) -> Option<Spun> 
         by,
         wanted: union(wanted),
     })
+}
+
+/// Whether a thread was ever seen in such a runtime itself: others of the process are not what the team waits for.
+fn in_team(facts: &Facts, tid: u32) -> bool {
+    let mut samples = facts.samples(tid).iter();
+    samples.any(|sample| in_runtime(facts, sample.place))
 }
 
 fn in_runtime(facts: &Facts, place: u32) -> bool {

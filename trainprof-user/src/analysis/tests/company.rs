@@ -323,7 +323,7 @@ fn programs_that_a_worker_starts_work_for_it() {
 }
 
 /// A trainer whose team-mate computes with it for 100 ms a step, and is 50 ms of them without a CPU that `by` has.
-fn spins_while_its_mate_has_no_cpu(by: u32) -> Analysis {
+fn spins_while_its_mate_has_no_cpu(by: u32, in_team: bool) -> Analysis {
     const MATE: u32 = 101;
     let mut tale = Tale::default();
     tale.process(TRAINER, 1).thread(TRAINER, MATE);
@@ -333,6 +333,9 @@ fn spins_while_its_mate_has_no_cpu(by: u32) -> Analysis {
     for step in 0..80 {
         let begin = f64::from(step) * 100.0;
         tale.preempted(MATE, begin + 40.0, begin + 90.0, by);
+        if in_team {
+            tale.sample(MATE, begin + 1.0, 2);
+        }
         for n in 0..10 {
             // Of a team that is not complete it waits at the barrier, and for a moment in each step anyway.
             let place = if (4..=9).contains(&n) { 2 } else { 1 };
@@ -344,7 +347,7 @@ fn spins_while_its_mate_has_no_cpu(by: u32) -> Analysis {
 
 #[test]
 fn spinning_for_a_thread_that_has_no_cpu_is_contention_for_that_cpu() {
-    let analysis = spins_while_its_mate_has_no_cpu(9000);
+    let analysis = spins_while_its_mate_has_no_cpu(9000, true);
     let verdict = analysis.verdict.as_ref().expect("a verdict");
     assert_eq!(verdict.bottleneck, "cpu-contention", "{}", verdict.summary);
     is_near(verdict.share.expect("a share"), 0.5);
@@ -352,6 +355,9 @@ fn spinning_for_a_thread_that_has_no_cpu_is_contention_for_that_cpu() {
     let bound = verdict.speedup_bound.expect("a bound");
     assert!((1.9..2.4).contains(&bound), "{bound}");
     // More team than CPUs: nobody else has them.
-    let crowded = spins_while_its_mate_has_no_cpu(TRAINER);
+    let crowded = spins_while_its_mate_has_no_cpu(TRAINER, true);
     assert_eq!(crowded.verdict.expect("a verdict").bottleneck, "compute");
+    // A thread of the process that computes with nobody is not spun for.
+    let other = spins_while_its_mate_has_no_cpu(9000, false);
+    assert_eq!(other.verdict.expect("a verdict").bottleneck, "compute");
 }
