@@ -67,6 +67,6 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
         timed: false,
         at: 0,
     };
-    account::operation(&done, &state.fault_object);
+    account::call(&done, &state.fault_object);
     0
 }

@@ -7,6 +7,7 @@ use trainprof_common::thread::NR_PREEMPTED;
 use super::{
     facts::{Facts, is_on_purpose},
     locks::{Lock, LockId, lock_of},
+    polling::is_polled,
     room::{interprets, room, together},
     spans::{overlap, union},
     timeline::{Item, line},
@@ -71,12 +72,17 @@ impl Cast {
 /// The cast of every trainer of the job, by process id.
 pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
     let session = facts.session;
-    let roles = roles(session);
+    let mut roles = roles(session);
     let trainers: BTreeSet<u32> = roles
         .iter()
         .filter(|(_, role)| **role == Role::Trainer)
         .map(|(pid, _)| *pid)
         .collect();
+    for trainer in &trainers {
+        for pid in polled(facts, *trainer, &roles) {
+            roles.insert(pid, Role::Worker);
+        }
+    }
     trainers
         .iter()
         .filter_map(|trainer| {
@@ -116,6 +122,27 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                 roles: roles.clone(),
             })
         })
+        .collect()
+}
+
+/// Processes whose batches a trainer polls for in shared memory: they hand nothing over that could be seen.
+fn polled(facts: &Facts, trainer: u32, roles: &BTreeMap<u32, Role>) -> BTreeSet<u32> {
+    let mut counts = BTreeMap::<u32, u64>::new();
+    let step_tid = leading_thread(facts.session, trainer).map_or(trainer, |thread| thread.key.tid);
+    for item in facts.items(step_tid).iter().filter(|item| is_polled(item)) {
+        if let Some(pid) = facts.pid(item.waker.tid) {
+            *counts.entry(pid).or_default() += 1;
+        }
+    }
+    let makes = |(pid, count): &(u32, u64)| {
+        *count >= MIN_HAND_OVERS
+            && roles.get(pid) == Some(&Role::Helper)
+            && is_ancestor(facts.session, trainer, *pid)
+    };
+    counts
+        .into_iter()
+        .filter(makes)
+        .map(|(pid, _)| pid)
         .collect()
 }
 

@@ -6,13 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use trainprof_common::op::Class;
+
 use super::{
     cast::Cast,
-    facts::Facts,
+    facts::{Facts, is_on_purpose},
     locks::{Lock, LockId, lock_of},
     spans::union,
     timeline::{Item, line},
-    walk::{HopKind, Walked},
+    walk::{HopKind, Leaf, Walked, What},
 };
 use crate::session::kind::WaitKind;
 
@@ -35,24 +37,44 @@ pub fn collectives(
     locks: &BTreeMap<LockId, Lock>,
     walked: &Walked,
 ) -> Vec<u64> {
-    let waited = waited_for(walked);
-    let exchanges = exchanges(facts, cast, locks, walked);
+    let of_rank = of_rank(facts, cast, walked);
+    let waited = waited_for(walked, &of_rank);
+    let exchanges = exchanges(facts, cast, locks, walked, &of_rank);
     together(&waited, &exchanges).unwrap_or(waited)
 }
 
-/// Whether the way of a leaf leads to another rank.
-fn of_rank(walked: &Walked) -> Vec<bool> {
+/// Whether the way of a leaf leads to another rank, or ends at a socket that another rank sends on: what it sent may have been
+/// delivered by an interrupt.
+fn of_rank(facts: &Facts, cast: &Cast, walked: &Walked) -> Vec<bool> {
+    let by_rank = |item: &&Item| {
+        let sender = facts.pid(item.waker.tid);
+        is_on_purpose(item.waker.kind) && sender.is_some_and(|pid| cast.ranks.contains(&pid))
+    };
+    let sockets: BTreeSet<u64> = facts
+        .items(cast.step_tid)
+        .iter()
+        .filter(|item| item.object.class == Class::Socket as u8)
+        .filter(by_rank)
+        .map(|item| item.object.id)
+        .collect();
     let to_rank = |how: HopKind| how == HopKind::Rank;
+    let on_its_socket = |leaf: &Leaf| match leaf.what {
+        What::Wait { object, .. } => {
+            leaf.hops.is_empty()
+                && object.class == Class::Socket as u8
+                && sockets.contains(&object.id)
+        }
+        _ => false,
+    };
     walked
         .leaves
         .iter()
-        .map(|(leaf, _)| leaf.hops.iter().any(|hop| to_rank(hop.how)))
+        .map(|(leaf, _)| leaf.hops.iter().any(|hop| to_rank(hop.how)) || on_its_socket(leaf))
         .collect()
 }
 
 /// Ends of the step thread's waits for other ranks.
-fn waited_for(walked: &Walked) -> Vec<u64> {
-    let of_rank = of_rank(walked);
+fn waited_for(walked: &Walked, of_rank: &[bool]) -> Vec<u64> {
     let waits = walked
         .pieces
         .iter()
@@ -71,13 +93,13 @@ fn exchanges(
     cast: &Cast,
     locks: &BTreeMap<LockId, Lock>,
     walked: &Walked,
+    of_rank: &[bool],
 ) -> Vec<(u64, u64)> {
-    let of_rank = of_rank(walked);
     let threads: BTreeSet<u32> = walked
         .leaves
         .iter()
         .zip(of_rank)
-        .filter(|(_, of_rank)| *of_rank)
+        .filter(|(_, of_rank)| **of_rank)
         .filter_map(|((leaf, _), _)| leaf.next())
         .filter(|tid| *tid != cast.step_tid && facts.pid(*tid) == Some(cast.trainer))
         .filter(|tid| !cast.loader_threads.contains(tid))

@@ -44,7 +44,9 @@ impl<'a> Facts<'a> {
         let mut touches = HashMap::<u32, Vec<TouchFact>>::new();
         for segment in &segments {
             for wait in &segment.waits {
-                waits.entry(wait.tid).or_default().push(*wait);
+                let mut wait = *wait;
+                wait.object = interpreters(session, wait.tid, &wait.object);
+                waits.entry(wait.tid).or_default().push(wait);
             }
             for call in &segment.calls {
                 calls.entry(call.tid).or_default().push(Call {
@@ -169,6 +171,17 @@ impl<'a> Facts<'a> {
     /// Process of a thread of the job.
     pub fn pid(&self, tid: u32) -> Option<u32> {
         self.session.thread(tid).map(|thread| thread.pid)
+    }
+}
+
+/// What a thread waited on, all futexes of its interpreter being one: its lock is a mutex and two condition variables.
+pub fn interpreters(session: &Session, tid: u32, object: &ObjectFact) -> ObjectFact {
+    let lock = session
+        .thread(tid)
+        .and_then(|thread| session.python.lock(thread.pid, object));
+    ObjectFact {
+        id: lock.unwrap_or(object.id),
+        ..*object
     }
 }
 

@@ -16,6 +16,8 @@ use crate::session::{
 
 /// Files smaller than this (mean) are small: reading them costs about what opening them costs.
 const SMALL_BYTES: f64 = 256.0 * 1024.0;
+/// Files that are read at once, in one piece that is hardly longer in coming than the shortest: none of their cost is that of bytes.
+const TINY_BYTES: f64 = 16.0 * 1024.0;
 /// Files are the cost when at least this share of the time goes into opening, closing and looking them up.
 const META_SHARE: f64 = 0.35;
 
@@ -52,8 +54,9 @@ impl FileTime {
     fn kind(&self) -> Kind {
         let meta = self.meta_ns as f64;
         let all = meta + self.read_ns as f64;
-        let small = self.mean_bytes().is_some_and(|mean| mean < SMALL_BYTES);
-        if small && all > 0.0 && meta >= META_SHARE * all {
+        let below = |bytes: f64| self.mean_bytes().is_some_and(|mean| mean < bytes);
+        let looked_up = all > 0.0 && meta >= META_SHARE * all;
+        if below(TINY_BYTES) || below(SMALL_BYTES) && looked_up {
             Kind::SmallFiles
         } else {
             Kind::StorageIo

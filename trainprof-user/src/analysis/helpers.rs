@@ -6,6 +6,7 @@ use super::{
     cast::Cast,
     facts::{Facts, is_on_purpose},
     phases::{MIN_BYTES_PER_S, MIN_CHECKPOINT_BYTES},
+    polling::is_polled,
 };
 use crate::session::{
     Session,
@@ -110,6 +111,13 @@ fn hand_overs(facts: &Facts) -> BTreeMap<(u32, u32), u64> {
                 && pid != thread.pid
             {
                 *out.entry((pid, thread.pid)).or_default() += total.count;
+            }
+        }
+    }
+    for (tid, items) in facts.waiting_threads() {
+        for item in items.iter().filter(|item| is_polled(item)) {
+            if let (Some(from), Some(to)) = (facts.pid(item.waker.tid), facts.pid(tid)) {
+                *out.entry((from, to)).or_default() += 1;
             }
         }
     }

@@ -6,7 +6,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use trainprof_common::thread::WakerKind;
 
-use super::{facts::Facts, timeline::line};
+use super::{
+    facts::Facts,
+    timeline::{LINE, line},
+};
 use crate::session::kind::WaitKind;
 
 /// Hand-overs that show a pattern.
@@ -39,8 +42,8 @@ pub struct Lock {
     pub id: LockId,
     /// Threads that wait for it and hand it on.
     pub threads: BTreeSet<u32>,
-    /// Nanoseconds that threads waited for it, all together.
-    pub waited_ns: u64,
+    /// Nanoseconds that each of them waited for it.
+    pub waited: BTreeMap<u32, u64>,
     pub hand_overs: u64,
     /// Its waiters ask again after a time-out, as CPython's do for its lock.
     pub asks_again: bool,
@@ -84,7 +87,13 @@ pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
     let wall = facts.walkable_ns();
     let mut out: BTreeMap<LockId, Lock> = seen
         .into_iter()
-        .filter_map(|(id, seen)| Some((id, lock(id, &seen, wall)?)))
+        .filter_map(|(id, seen)| {
+            let lock = match facts.session.python.lock_of(id.pid) {
+                Some(address) if address >> LINE == id.line => interpreters_lock(id, &seen, wall),
+                _ => lock(id, &seen, wall),
+            };
+            Some((id, lock?))
+        })
         .collect();
     for (at, seen) in shared {
         let id = LockId { pid: 0, line: at };
@@ -93,6 +102,29 @@ pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
         }
     }
     out
+}
+
+/// The lock of an interpreter, known by its place in memory: nothing needs to be shown but that a thread is held up by it. One
+/// that computes hardly waits for it at all, since it has it.
+fn interpreters_lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
+    let wakers: BTreeSet<u32> = seen.edges.keys().map(|(waker, _)| *waker).collect();
+    let waited = |tid: u32| seen.waited.get(&tid).copied().unwrap_or(0);
+    let least = |share: f64| (wall as f64 * share) as u64;
+    let threads: BTreeSet<u32> = seen
+        .waited
+        .keys()
+        .chain(&wakers)
+        .copied()
+        .filter(|tid| wakers.contains(tid) || waited(*tid) >= least(MIN_SHARE_ASKED))
+        .collect();
+    let held_up = threads.iter().any(|tid| waited(*tid) >= least(MIN_SHARE));
+    (held_up && threads.len() >= 2).then(|| Lock {
+        id,
+        waited: threads.iter().map(|tid| (*tid, waited(*tid))).collect(),
+        threads,
+        hand_overs: seen.edges.values().sum(),
+        asks_again: true,
+    })
 }
 
 fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
@@ -179,7 +211,7 @@ fn lock(id: LockId, seen: &Seen, wall: u64) -> Option<Lock> {
     };
     balanced.then(|| Lock {
         id,
-        waited_ns: threads.iter().map(|tid| seen.waited[tid]).sum(),
+        waited: threads.iter().map(|tid| (*tid, seen.waited[tid])).collect(),
         threads,
         hand_overs,
         asks_again: asked * 4 >= hand_overs,

@@ -24,6 +24,7 @@ pub mod phases;
 pub mod polling;
 pub mod pulse;
 pub mod put_aside;
+pub mod python;
 pub mod room;
 pub mod rules;
 pub mod running;

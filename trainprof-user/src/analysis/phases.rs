@@ -218,7 +218,7 @@ pub fn apart_are_files(facts: &Facts, tid: u32, batches: &[(u64, u64)]) -> bool 
 
 /// Where sorted gaps fall apart into short and long ones: the widest jump between neighbours, when it is wide
 /// and the long ones are fewer.
-fn natural_break(sorted: &[u64]) -> Option<u64> {
+pub fn natural_break(sorted: &[u64]) -> Option<u64> {
     let half = sorted.len() / 2;
     let (at, ratio) = (half..sorted.len().saturating_sub(3))
         .map(|at| (at, sorted[at + 1] as f64 / sorted[at].max(1) as f64))

@@ -1,13 +1,19 @@
 //! Threads that sleep a little and look again whether something came: all their naps until it did are one wait, for whoever sent it.
+//!
+//! What is left in shared memory is sent by no call. Then it is whoever of the job brings input and was at work all the while.
 
 use std::collections::HashMap;
 
 use trainprof_common::{arch, thread::WakerKind};
 
-use super::{facts::is_on_purpose, timeline::Item};
+use super::{
+    facts::is_on_purpose,
+    spans::{overlap, union},
+    timeline::Item,
+};
 use crate::{
     record::fact::{ObjectFact, WakerFact},
-    session::{Session, kind::WaitKind},
+    session::{Session, Thread, kind::WaitKind, roles::is_ancestor},
 };
 
 /// A nap is at most this long, ns.
@@ -17,6 +23,13 @@ const LOOK_NS: u64 = 1_000_000;
 /// As many naps in a row are a loop that polls, and their lengths differ by no more than this factor.
 const MIN_NAPS: usize = 3;
 const ALIKE: f64 = 1.5;
+/// Rows of naps that show a habit.
+const MIN_ROWS: usize = 20;
+/// Of the rows of naps of a thread that polls, so many (0–1) end when something came. Who sleeps for another reason finds
+/// something now and then.
+const FOUND: f64 = 0.6;
+/// Who is waited for so is at work for so much (0–1) of that time.
+const AT_WORK: f64 = 0.7;
 
 /// Whether a wait was put together from naps.
 pub fn is_polled(item: &Item) -> bool {
@@ -47,10 +60,45 @@ pub fn put_together(session: &Session, timelines: &mut HashMap<u32, Vec<Item>>) 
     }
     sent.values_mut()
         .for_each(|sent| sent.sort_by_key(|sent| sent.at));
+    let makers = Makers::new(session, timelines);
     for (tid, items) in timelines.iter_mut() {
-        if let Some(sent) = pid(*tid).and_then(|pid| sent.get(&pid)) {
-            *items = of_thread(*tid, items, sent, nr);
+        if let Some(pid) = pid(*tid) {
+            let sent = sent.get(&pid).map_or(&[][..], Vec::as_slice);
+            let child = |maker: u32| is_ancestor(session, pid, maker);
+            let at_work = |from, to| makers.at_work(child, from, to);
+            *items = of_thread(*tid, items, sent, at_work, nr);
         }
+    }
+}
+
+/// Threads that bring input: process, thread, and when it waited or had no CPU.
+struct Makers(Vec<(u32, u32, Vec<(u64, u64)>)>);
+
+impl Makers {
+    fn new(session: &Session, timelines: &HashMap<u32, Vec<Item>>) -> Self {
+        let brings =
+            |thread: &&Thread| thread.key.tid == thread.pid && thread.activity.takes_input();
+        let away = |tid: u32| {
+            let items = timelines.get(&tid).map_or(&[][..], Vec::as_slice);
+            items.iter().map(|item| (item.from, item.woken)).collect()
+        };
+        let threads = session.threads.values().filter(brings);
+        Self(
+            threads
+                .map(|thread| (thread.pid, thread.key.tid, union(away(thread.key.tid))))
+                .collect(),
+        )
+    }
+
+    /// Who of these processes was at work for most of a time: it ran, wanted a CPU, or made no wait that is known.
+    fn at_work(&self, of: impl Fn(u32) -> bool, from: u64, to: u64) -> Option<u32> {
+        let (least, tid) = self
+            .0
+            .iter()
+            .filter(|(pid, _, _)| of(*pid))
+            .map(|(_, tid, away)| (overlap(away, from, to), *tid))
+            .min()?;
+        (least as f64 <= (1.0 - AT_WORK) * (to - from) as f64).then_some(tid)
     }
 }
 
@@ -61,38 +109,92 @@ struct Sent {
     to: u32,
 }
 
-fn of_thread(tid: u32, items: &[Item], sent: &[Sent], nr: i16) -> Vec<Item> {
+fn of_thread(
+    tid: u32,
+    items: &[Item],
+    sent: &[Sent],
+    at_work: impl Fn(u64, u64) -> Option<u32>,
+    nr: i16,
+) -> Vec<Item> {
+    let mut rows = rows(items, MIN_NAPS);
+    let mut senders: Vec<Option<u32>> = rows
+        .iter()
+        .map(|row| sender(tid, &items[row.at..row.at + row.items], sent))
+        .collect();
+    let found = senders.iter().flatten().count();
+    let polls = found as f64 >= FOUND * rows.len() as f64;
+    let at_work = |row: &Row| at_work(items[row.at].from, items[row.at + row.items - 1].woken);
+    if found == 0 && rows.len() >= MIN_ROWS {
+        let made = rows.iter().filter(|row| at_work(row).is_some()).count();
+        if made as f64 >= FOUND * rows.len() as f64 {
+            // Who polls finds it at the first look, too.
+            rows = self::rows(items, 1);
+            senders = vec![None; rows.len()];
+        }
+    }
     let mut out = Vec::with_capacity(items.len());
     let mut at = 0;
-    while at < items.len() {
-        let naps = naps(&items[at..]);
-        if naps.count < MIN_NAPS {
-            out.push(items[at]);
-            at += 1;
-            continue;
-        }
-        let row = &items[at..at + naps.items];
-        let (first, last) = (row[0], row[naps.items - 1]);
-        let upto = sent.partition_point(|sent| sent.at <= last.to);
-        let sender = sent[..upto]
-            .iter()
-            .rev()
-            .take_while(|sent| sent.at >= first.from)
-            .find(|sent| sent.to != tid);
-        match sender {
-            Some(sender) => out.push(Item {
+    for (row, sender) in rows.iter().zip(senders) {
+        out.extend(&items[at..row.at]);
+        at = row.at + row.items;
+        let (first, last) = (items[row.at], items[at - 1]);
+        let by = if found > 0 {
+            sender.filter(|_| polls)
+        } else {
+            at_work(row)
+        };
+        match by {
+            Some(by) => out.push(Item {
                 from: first.from,
                 nr,
                 object: ObjectFact::default(),
                 waker: WakerFact {
-                    tid: sender.by,
+                    tid: by,
                     kind: WakerKind::Thread as u8,
                 },
-                asked_again: naps.count as u32 - 1,
+                asked_again: row.naps as u32 - 1,
                 ..last
             }),
-            None => out.extend(row),
+            None => out.extend(&items[row.at..at]),
         }
+    }
+    out.extend(&items[at..]);
+    out
+}
+
+/// Who sent what a row of naps found in the end: something that came during the last of them.
+fn sender(tid: u32, row: &[Item], sent: &[Sent]) -> Option<u32> {
+    let last = row.last()?;
+    let upto = sent.partition_point(|sent| sent.at <= last.to);
+    sent[..upto]
+        .iter()
+        .rev()
+        .take_while(|sent| sent.at + LOOK_NS >= last.from)
+        .find(|sent| sent.to != tid)
+        .map(|sent| sent.by)
+}
+
+/// Naps in a row: where the first is in a timeline, how many there are, and how many items they and what is between them are.
+struct Row {
+    at: usize,
+    naps: usize,
+    items: usize,
+}
+
+fn rows(items: &[Item], least: usize) -> Vec<Row> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < items.len() {
+        let naps = naps(&items[at..]);
+        if naps.count < least {
+            at += 1;
+            continue;
+        }
+        out.push(Row {
+            at,
+            naps: naps.count,
+            items: naps.items,
+        });
         at += naps.items;
     }
     out
@@ -135,6 +237,10 @@ mod tests {
     use super::*;
 
     const MS: u64 = 1_000_000;
+    fn nobody(_: u64, _: u64) -> Option<u32> {
+        None
+    }
+
     const SLEEP: i16 = 230;
     const POLL: i16 = 7;
 
@@ -169,7 +275,7 @@ mod tests {
             by: 9,
             to: 2,
         }];
-        let out = of_thread(1, &items, &sent, POLL);
+        let out = of_thread(1, &items, &sent, nobody, POLL);
         assert_eq!(out.len(), 3);
         assert_eq!((out[0].from, out[0].woken), (0, items[4].woken));
         assert_eq!(out[0].waker.tid, 9);
@@ -185,9 +291,42 @@ mod tests {
                 to,
             }]
         };
-        assert_eq!(of_thread(1, &row(0, 5, 5 * MS), &sent(2), POLL).len(), 5);
-        assert_eq!(of_thread(1, &row(0, 5, MS / 10), &[], POLL).len(), 5);
+        let left = |items: &[Item], sent: &[Sent]| of_thread(1, items, sent, nobody, POLL).len();
+        assert_eq!(left(&row(0, 5, 5 * MS), &sent(2)), 5);
+        assert_eq!(left(&row(0, 5, MS / 10), &[]), 5);
         // What the thread itself is woken by is no news to be polled for.
-        assert_eq!(of_thread(1, &row(0, 5, MS / 10), &sent(1), POLL).len(), 5);
+        assert_eq!(left(&row(0, 5, MS / 10), &sent(1)), 5);
+    }
+
+    #[test]
+    fn who_sleeps_at_its_work_finds_something_only_now_and_then() {
+        // A batch of five sleeps; work for more comes at any time.
+        let items: Vec<Item> = (0..8).flat_map(|n| row(n * 60 * MS, 5, MS / 10)).collect();
+        let sent: Vec<Sent> = (0..8)
+            .map(|n| Sent {
+                at: n * 60 * MS + 5 * MS + n * 5 * MS,
+                by: 9,
+                to: 2,
+            })
+            .collect();
+        assert_eq!(of_thread(1, &items, &sent, nobody, POLL).len(), items.len());
+    }
+
+    #[test]
+    fn what_nobody_sent_is_waited_for_from_who_was_at_work() {
+        let makers = Makers(vec![
+            (1, 1, vec![]),
+            (8, 8, vec![(0, 100 * MS)]),
+            (9, 9, vec![(0, 5 * MS), (60 * MS, 80 * MS)]),
+        ]);
+        let at_work = |from, to| makers.at_work(|pid| pid != 1, from, to);
+        let items = row(0, 5, MS / 10);
+        let out = of_thread(1, &items, &[], at_work, POLL);
+        assert_eq!((out.len(), out[0].waker.tid), (1, 9));
+        // Nobody else is at work for long enough then.
+        assert_eq!(
+            of_thread(1, &row(60 * MS, 4, MS / 10), &[], at_work, POLL).len(),
+            4
+        );
     }
 }

@@ -12,7 +12,7 @@ use super::{
     facts::Facts,
     locks::lock_of,
     messages::{hand_overs, requests},
-    phases::renewals,
+    phases::{natural_break, renewals},
     polling::is_polled,
     pulse::pulse,
     put_aside::spread,
@@ -41,6 +41,9 @@ const MAX_SKIPPED: f64 = 0.02;
 
 /// Who waits so much of the time (share) by polling is found at it in each step.
 const POLLS: f64 = 0.4;
+
+/// Steps that take their batch in pieces do so much (0–1) of their work when they have all of them.
+const MOST_OF_WORK: f64 = 0.7;
 
 /// How sure calls of one kind alone are, against several kinds that agree.
 const ONE_KIND: f64 = 0.75;
@@ -233,7 +236,38 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
             Some(taken.len()),
         )));
     }
+    let one_after_another = cast.makers.len() == 1;
+    let whole = one_after_another.then(|| whole_batches(facts, cast, &pipes, &taken));
+    let taken = whole.flatten().unwrap_or(taken);
     Some(asked(build(facts, Clock::BatchHandOver, taken, None)))
+}
+
+/// Batches that come in pieces from one process, in order: the step thread goes on to work only when it has the last one. Gives
+/// when it took the first piece of each; `None` where it works after each piece.
+fn whole_batches(facts: &Facts, cast: &Cast, pipes: &[u64], taken: &[u64]) -> Option<Vec<u64>> {
+    let waits: Vec<(u64, u64)> = facts
+        .items(cast.step_tid)
+        .iter()
+        .filter(|item| is_one_of(&item.object, pipes))
+        .map(|item| (item.from, item.to))
+        .collect();
+    let waits = union(waits);
+    let worked: Vec<u64> = taken
+        .windows(2)
+        .map(|pair| pair[1] - pair[0] - overlap(&waits, pair[0], pair[1]))
+        .collect();
+    let mut sorted = worked.clone();
+    sorted.sort_unstable();
+    let limit = natural_break(&sorted)?;
+    let all: u64 = worked.iter().sum();
+    let long: u64 = worked.iter().filter(|ns| **ns > limit).sum();
+    let firsts = taken.iter().skip(1).zip(worked);
+    (long as f64 >= MOST_OF_WORK * all as f64).then(|| {
+        firsts
+            .filter(|(_, worked)| *worked > limit)
+            .map(|(at, _)| *at)
+            .collect()
+    })
 }
 
 /// Moves each step's beginning to where the step thread began to wait for its batch on one of the pipes, or to read it: when it
@@ -438,10 +472,11 @@ fn apart(times: Vec<u64>) -> Vec<u64> {
 }
 
 fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
-    let times: Vec<u64> = scene.own_batches().iter().map(|(from, _)| *from).collect();
-    (times.len() >= MIN_STEPS && scene.own_batches_countable()).then(|| {
+    let (turns, within_ns) = scene.own_turns()?;
+    let times: Vec<u64> = turns.iter().map(|(from, _)| *from).collect();
+    (times.len() >= MIN_STEPS).then(|| {
         let mut steps = build(facts, Clock::OwnBatches, times, None);
-        steps.within_ns = scene.own_batches_within();
+        steps.within_ns = within_ns;
         steps
     })
 }

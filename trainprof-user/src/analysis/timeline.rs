@@ -108,10 +108,13 @@ fn same_object(a: &Item, b: &Item) -> bool {
     a.object.class == b.object.class && line(&a.object) == line(&b.object)
 }
 
+/// Bits of an address within its cache line.
+pub const LINE: u32 = 6;
+
 /// A futex' place in memory, to the cache line; other objects' identity.
 pub fn line(object: &ObjectFact) -> u64 {
     if object.class == 0 {
-        object.id >> 6
+        object.id >> LINE
     } else {
         object.id
     }

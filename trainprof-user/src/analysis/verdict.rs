@@ -130,19 +130,10 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
     } else {
         trainer.bound(kind)
     };
-    let starting = trainer.ns(Kind::WorkerStart) > trainer.ns(Kind::InputCpu);
-    let named = if kind == Kind::InputCpu && starting {
-        "worker-respawn"
-    } else {
-        kind.name()
-    };
-    let find = |name: &str| {
-        analysis
-            .findings
-            .iter()
-            .find(|finding| finding.kind == name)
-    };
-    let finding = find(named).or_else(|| find(kind.name()));
+    let finding = analysis
+        .findings
+        .iter()
+        .find(|finding| finding.kind == kind.name());
     Verdict {
         bottleneck: kind.name(),
         share: Some(if by_gpu && kind != Kind::Compute {

@@ -1,5 +1,7 @@
 //! How numbers and things are said.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::session::Session;
 
 /// A share as a whole percentage.
@@ -57,6 +59,50 @@ pub fn place(session: &Session, fileset: u32) -> Option<String> {
     })
 }
 
+/// Directories are told one by one up to this number, then by the one that they lie in.
+const DIRECTORIES: usize = 3;
+
+/// The directories of these files, for a sentence. A data set often has one for each class.
+pub fn places(session: &Session, filesets: impl Iterator<Item = u32>) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut directories = BTreeMap::<Option<&str>, BTreeSet<&str>>::new();
+    for fileset in filesets {
+        if let Some(place) = place(session, fileset)
+            && !out.contains(&place)
+        {
+            out.push(place);
+        }
+        if let Some(fact) = session.filesets.get(&fileset)
+            && let Some(directory) = &fact.directory
+        {
+            let same = directories.entry(fact.fs_type.as_deref()).or_default();
+            same.insert(directory);
+        }
+    }
+    if out.len() <= DIRECTORIES {
+        return out;
+    }
+    let gathered = directories.into_iter().map(|(fs_type, directories)| {
+        let around = parent(&directories)?;
+        let fs_type = fs_type.map_or_else(String::new, |name| format!("{name}, "));
+        let count = directories.len();
+        Some(format!("{around} ({fs_type}{count} directories)"))
+    });
+    gathered.collect::<Option<_>>().unwrap_or(out)
+}
+
+/// The directory that all of these lie in, or one of them is; `None` where that is the root or just below it.
+fn parent(directories: &BTreeSet<&str>) -> Option<String> {
+    let mut all = directories.iter().map(|path| path.split('/'));
+    let mut common: Vec<&str> = all.next()?.collect();
+    for path in all {
+        let same = common.iter().zip(path).take_while(|(a, b)| **a == *b);
+        common.truncate(same.count());
+    }
+    // The first part of an absolute path is empty.
+    (common.len() > 2).then(|| common.join("/"))
+}
+
 /// A list in a sentence, at most three.
 pub fn list(items: &[String]) -> String {
     match items {
@@ -73,6 +119,20 @@ pub fn list(items: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_directories_are_told_by_the_one_around_them() {
+        let parent = |all: &[&str]| parent(&all.iter().copied().collect());
+        assert_eq!(
+            parent(&["/data/train/cat", "/data/train/dog", "/data/train/dogs"]).as_deref(),
+            Some("/data/train")
+        );
+        assert_eq!(
+            parent(&["/data/a", "/data/a/b"]).as_deref(),
+            Some("/data/a")
+        );
+        assert_eq!(parent(&["/data/a", "/mnt/b"]), None);
+    }
 
     #[test]
     fn numbers_read_well() {

@@ -344,7 +344,7 @@ fn is_version(text: &str) -> bool {
 }
 
 /// `3.11` of `python3.11`, `libpython3.11.so.1.0` or `libpython3.13t.so.1.0`.
-fn python_version(file: &str) -> Option<String> {
+pub(crate) fn python_version(file: &str) -> Option<String> {
     let rest = file
         .strip_prefix("lib")
         .unwrap_or(file)

@@ -14,6 +14,7 @@ pub use super::{
     pressure::{
         CgroupMemorySample, HostSample, PressureTotals, ProcessSample, QuotaSample, SocketFact,
     },
+    python::{PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact},
     stack::{FaultFact, FaultSamplingFact, FrameFact, PageKind, PagesGone, SourceLine, StackFact},
     touch::{PlaceClass, PlaceFact, SampleFact, SamplingFact, TouchFact},
 };
@@ -119,6 +120,10 @@ pub enum Record {
         pid: u32,
         cpus: String,
     },
+    PyFunction(PyFunctionFact),
+    PyStack(PyStackFact),
+    PySample(PySampleFact),
+    PyRuntime(PyRuntimeFact),
 }
 
 /// The beginning of a watch.

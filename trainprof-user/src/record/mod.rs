@@ -5,6 +5,7 @@ pub mod fact;
 pub mod format;
 pub mod gpu;
 pub mod pressure;
+pub mod python;
 pub mod reader;
 pub mod stack;
 pub mod touch;

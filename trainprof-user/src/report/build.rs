@@ -36,8 +36,11 @@ const MIN_COUNTED_NS: u64 = 100_000_000;
 
 /// Builds the report.
 pub fn report(session: &Session, shown: Shown) -> Report {
-    let roles = roles(session);
     let analysis = analyse(session);
+    let roles = match &analysis.trainer {
+        Some(trainer) => trainer.cast.roles.clone(),
+        None => roles(session),
+    };
     Report {
         schema: SCHEMA,
         host: host(session),

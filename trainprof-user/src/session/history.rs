@@ -107,12 +107,12 @@ impl History {
         self.open.calls.push(fact);
     }
 
-    /// Closes an interval. `before` gives a thread's totals at its beginning.
+    /// Closes an interval. `before` gives a thread's totals at its beginning. True when the past was thinned.
     pub(super) fn close(
         &mut self,
         interval: &Interval,
         before: impl Fn(u32) -> Option<ThreadTotals>,
-    ) {
+    ) -> bool {
         let mut segment = std::mem::take(&mut self.open);
         // What arrived already but ended later is in the sums of the next interval.
         self.open = segment.split_off(interval.to);
@@ -122,9 +122,11 @@ impl History {
         segment.residuals = residuals(&segment, interval, before);
         self.facts += segment.facts();
         self.segments.push_back(segment);
-        if self.facts > MAX_FACTS {
+        let full = self.facts > MAX_FACTS;
+        if full {
             self.thin();
         }
+        full
     }
 
     /// Adds waits that had not ended when the watch did.

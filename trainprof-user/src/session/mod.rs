@@ -10,6 +10,7 @@ pub mod history;
 pub mod host;
 pub mod kind;
 pub mod memory;
+pub mod python;
 pub mod roles;
 mod threads;
 mod untimed;
@@ -38,6 +39,7 @@ pub use gpu::GpuSeen;
 pub use history::{History, Segment};
 pub use host::HostSeen;
 pub use memory::{MemorySeen, SeenFault};
+pub use python::PythonSeen;
 pub use threads::{Thread, ThreadKey, WaitId, WaitTotal};
 use untimed::Untimed;
 
@@ -85,6 +87,7 @@ pub struct Session {
     untimed: Untimed,
     pub memory: MemorySeen,
     pub alloc: AllocSeen,
+    pub python: PythonSeen,
     /// Lost facts by [`trainprof_common::loss::Loss`] number.
     pub lost: BTreeMap<u32, u64>,
     pub undecodable: u64,
@@ -153,6 +156,12 @@ impl Session {
             | Record::AllocWindow(_)
             | Record::AllocSite(_)
             | Record::Governor(_) => self.alloc.apply(record),
+            Record::PyFunction(_)
+            | Record::PyStack(_)
+            | Record::PySample(_)
+            | Record::PyRuntime(_) => {
+                self.python.apply(record);
+            }
             Record::Interval(interval) => self.interval(interval),
             Record::Outsider { tid, pid, name } => {
                 self.outsiders.insert(*tid, (*pid, name.clone()));
@@ -335,7 +344,7 @@ impl Session {
     fn close_history(&mut self, interval: &Interval) {
         let threads = &self.threads;
         let current = &self.current;
-        self.history.close(interval, |tid| {
+        let thinned = self.history.close(interval, |tid| {
             let thread = threads.get(current.get(&tid)?)?;
             Some(ThreadTotals {
                 tid,
@@ -344,6 +353,9 @@ impl Session {
                 preempted_ns: thread.preempted_ns,
             })
         });
+        if thinned {
+            self.python.retain(&self.history.spans());
+        }
     }
 
     fn finish(&mut self, stop: &Stop) {

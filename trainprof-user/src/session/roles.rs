@@ -280,15 +280,24 @@ fn computing_process(session: &Session) -> Option<u32> {
 }
 
 /// The thread that a process's time is told by: its main thread, or, when that did nothing but wait for the
-/// process to end, the one that used most CPU time.
+/// process to end, the one that used most CPU time. Waiting for the interpreter's lock, it would do something.
 pub fn leading_thread(session: &Session, pid: u32) -> Option<&Thread> {
     let threads = || session.threads.values().filter(|thread| thread.pid == pid);
     let busiest = threads().max_by_key(|thread| thread.run_ns)?;
     let main = threads()
         .filter(|thread| thread.key.tid == pid)
         .max_by_key(|thread| thread.run_ns);
+    let active = |thread: &Thread| {
+        let locked: u64 = thread
+            .waits
+            .iter()
+            .filter(|(id, _)| session.python.lock(pid, &id.object).is_some())
+            .map(|(_, total)| total.wait_ns)
+            .sum();
+        thread.run_ns + locked
+    };
     match main {
-        Some(main) if main.run_ns.saturating_mul(20) >= busiest.run_ns => Some(main),
+        Some(main) if active(main).saturating_mul(20) >= busiest.run_ns => Some(main),
         _ => Some(busiest),
     }
 }

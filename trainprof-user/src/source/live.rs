@@ -27,6 +27,7 @@ use super::{
     pages::{self, Pages},
     places::Places,
     pressure::Pressure,
+    python::Pythons,
     scan::{self, ScanError, TargetError},
     stacks::Stacks,
     throttle::{Bounds, Throttle},
@@ -95,6 +96,7 @@ pub struct Live {
     pressure: Pressure,
     places: Places,
     stacks: Stacks,
+    pythons: Pythons,
     pages: Pages,
     /// Sampled page faults so far.
     faults: u32,
@@ -156,6 +158,7 @@ impl Live {
             pressure: Pressure::default(),
             places: Places::default(),
             stacks: Stacks::default(),
+            pythons: Pythons::default(),
             pages: Pages::default(),
             faults: 0,
             out: Vec::new(),
@@ -304,6 +307,7 @@ impl Live {
         self.places.settle(PLACE_PATIENCE, &mut self.out);
         self.stacks
             .settle(Duration::ZERO, &mut self.places, &mut self.out);
+        self.pythons.tick(&self.alive, &mut self.out);
         self.observe();
         self.allocs.tick(
             own::now(),
@@ -407,6 +411,7 @@ impl Live {
         self.places.finish(LAST_PATIENCE, &mut self.out);
         self.stacks
             .finish(LAST_PATIENCE, &mut self.places, &mut self.out);
+        self.pythons.drain(&mut self.out);
         self.allocs
             .finish(own::now(), &mut self.places, &mut self.out);
         self.pressure

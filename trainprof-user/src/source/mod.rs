@@ -12,6 +12,7 @@ pub mod own;
 mod pages;
 mod places;
 mod pressure;
+mod python;
 mod runs;
 pub mod scan;
 mod stacks;

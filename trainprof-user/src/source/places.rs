@@ -5,8 +5,8 @@
 //! is known.
 
 pub(super) mod class;
-mod elf;
-mod maps;
+pub(super) mod elf;
+pub(super) mod maps;
 pub(super) mod symbols;
 mod worker;
 

@@ -19,12 +19,17 @@ use super::{
     kind::Kind,
     locks::{Lock, LockId},
     phases,
+    python::Python,
     taking_in::taking_in,
     throttle::Throttled,
     walk::{HopKind, Leaf, Spent, Walked, What},
 };
 use crate::record::fact::GpuCallKind;
 pub use outside::outsider;
+
+/// A smaller part (0–1) of what a step thread runs is no making of batches, and no taking them in, that is worth telling.
+const MAKES: f64 = 0.05;
+const TAKES: f64 = 0.15;
 
 /// What is known about a cause beyond its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,9 +74,10 @@ pub struct Scene<'a> {
     checkpoints: Vec<(u64, u64)>,
     worker_starts: Vec<(u64, u64)>,
     own_batches: Vec<(u64, u64)>,
-    /// How finely the ends of `own_batches` are known, ns.
-    own_batches_within: u64,
-    own_batches_countable: bool,
+    /// The same, one for each step and how finely their ends are known (ns), where they can be told one by one.
+    own_turns: Option<(Vec<(u64, u64)>, u64)>,
+    /// Threads that spend more on memory than their work needs.
+    churning: BTreeSet<u32>,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     taking_in: Vec<(u64, u64)>,
     helpers: Helpers,
@@ -91,22 +97,11 @@ impl<'a> Scene<'a> {
         crowding: Crowding,
     ) -> Self {
         let checkpoints = phases::checkpoints(facts, cast.step_tid);
-        let mut own_batches = Vec::new();
-        let mut own_batches_within = 0;
-        let mut own_batches_countable = true;
-        if cast.producers.is_empty() {
-            own_batches = phases::own_batches(facts, cast.step_tid);
-            if phases::apart_are_files(facts, cast.step_tid, &own_batches) {
-                own_batches.clear();
-            }
-            if own_batches.is_empty()
-                && let Some(found) = alternation(facts, cast.step_tid, &checkpoints)
-            {
-                own_batches = found.apart;
-                own_batches_within = found.resolution_ns;
-                own_batches_countable = found.countable;
-            }
-        }
+        let (own_batches, own_turns) = if cast.producers.is_empty() {
+            own_batches(facts, cast.step_tid, &checkpoints)
+        } else {
+            Default::default()
+        };
         Self {
             chokes: chokes::chokes(facts, cast),
             helpers: Helpers::new(facts, cast),
@@ -115,11 +110,11 @@ impl<'a> Scene<'a> {
             taking_in: if cast.producers.is_empty() {
                 Vec::new()
             } else {
-                taking_in(facts, cast, locks)
+                takes_in(facts, cast, locks)
             },
             own_batches,
-            own_batches_within,
-            own_batches_countable,
+            own_turns,
+            churning: on_cpu::churning(facts),
             lock_waits: locked::waits(facts, locks, |item| (item.from, item.woken)),
             lock_turns: locked::waits(facts, locks, |item| (item.from, item.to)),
             handed_on: locked::handed_on(facts, locks),
@@ -148,14 +143,11 @@ impl<'a> Scene<'a> {
         &self.taking_in
     }
 
-    /// Whether [`Self::own_batches`] are one a step: else only their share of the time is known.
-    pub fn own_batches_countable(&self) -> bool {
-        self.own_batches_countable
-    }
-
-    /// How finely the ends of [`Self::own_batches`] are known, ns: 0 where they were seen as calls.
-    pub fn own_batches_within(&self) -> u64 {
-        self.own_batches_within
+    /// Those of them, or such as fall together with them, that are one a step, and how finely their ends are known, ns: 0
+    /// where they were seen as calls.
+    pub fn own_turns(&self) -> Option<(&[(u64, u64)], u64)> {
+        let (turns, within) = self.own_turns.as_ref()?;
+        Some((turns, *within))
     }
 
     /// Stretches in which the step thread wrote a checkpoint.
@@ -283,4 +275,38 @@ impl<'a> Scene<'a> {
     fn helper(&self, tid: u32) -> Option<Task> {
         self.helpers.task(self.facts.pid(tid)?)
     }
+}
+
+/// Stretches in which a step thread with producers took a batch in: between its calls, or in code that does so.
+fn takes_in(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>) -> Vec<(u64, u64)> {
+    let found = taking_in(facts, cast, locks);
+    if found.is_empty() {
+        Python::new(facts).input(cast.step_tid, TAKES)
+    } else {
+        found
+    }
+}
+
+/// Stretches in which a thread makes batches itself, and turns that tell steps.
+type OwnBatches = (Vec<(u64, u64)>, Option<(Vec<(u64, u64)>, u64)>);
+
+/// What a step thread without producers does for its batches: files that it opens and its clock samples tell where batches
+/// begin, stacks of its code what is done for them.
+fn own_batches(facts: &Facts, step_tid: u32, checkpoints: &[(u64, u64)]) -> OwnBatches {
+    let mut found = phases::own_batches(facts, step_tid);
+    if phases::apart_are_files(facts, step_tid, &found) {
+        found.clear();
+    }
+    let mut turns = Some((found.clone(), 0));
+    if found.is_empty() {
+        turns = None;
+        if let Some(alternation) = alternation(facts, step_tid, checkpoints) {
+            found = alternation.apart;
+            turns = alternation
+                .countable
+                .then(|| (found.clone(), alternation.resolution_ns));
+        }
+    }
+    let told = Python::new(facts).input(step_tid, MAKES);
+    (if told.is_empty() { found } else { told }, turns)
 }

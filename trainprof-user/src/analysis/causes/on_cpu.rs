@@ -1,20 +1,44 @@
 //! Time on a CPU, or wanting one: what it went into.
 
+use std::collections::BTreeSet;
+
 use super::{Detail, Scene};
-use crate::analysis::{
-    helpers::Task,
-    kind::Kind,
-    running::split,
-    spans::share_inside,
-    spinning::spun,
-    walk::{Leaf, What},
+use crate::{
+    analysis::{
+        facts::Facts,
+        helpers::Task,
+        kind::Kind,
+        running::split,
+        spans::share_inside,
+        spinning::spun,
+        walk::{Leaf, What},
+    },
+    session::Thread,
 };
 
 /// A thread that so much was fetched for in page faults reads files by mapping them.
 const MAPPED_BYTES: u64 = 1 << 20;
 
+/// Every program takes memory and gives it back: up to so much (0–1) of a thread's running that is part of what it does.
+const ORDINARY: f64 = 0.15;
+
 /// Less than so many bytes a second through pipes is talk, not data.
 const MIN_PIPED_PER_S: f64 = 1e6;
+
+/// Threads that spend more than an ordinary part of their running on memory.
+pub(super) fn churning(facts: &Facts) -> BTreeSet<u32> {
+    let churns = |thread: &&Thread| {
+        let split = split(facts, thread.key.tid, &[]);
+        let mapped = thread.activity.fault_bytes >= MAPPED_BYTES;
+        let faults = if mapped { split.fault } else { 0.0 };
+        split.churn() - faults >= ORDINARY
+    };
+    let threads = facts.session.threads.values();
+    threads
+        .filter(churns)
+        .map(|thread| thread.key.tid)
+        .collect()
+}
 
 impl Scene<'_> {
     /// Whether what a thread reads comes through pipes rather than from files.
@@ -101,15 +125,19 @@ impl Scene<'_> {
         } else {
             (0.0, split.fault)
         };
+        let mut user = split.user + split.other_calls;
         let churn = split.churn() - split.fault + fault;
-        out.push((Kind::AllocationChurn, detail, left * churn));
+        if self.churning.contains(&tid) {
+            out.push((Kind::AllocationChurn, detail, left * churn));
+        } else {
+            user += churn;
+        }
         let reads_files = producer
             || self
                 .facts
                 .session
                 .thread(tid)
                 .is_some_and(|thread| thread.activity.takes_input());
-        let mut user = split.user + split.other_calls;
         if own && let Some(spun) = spun(self.facts, self.cast, windows) {
             let share = spun.share.min(split.user);
             let mut wanting = Vec::new();

@@ -7,8 +7,10 @@ use super::{Answer, Look, look::rounded, memory_growth};
 use crate::{
     analysis::{
         Kind,
+        causes::Share,
         memory::{churn_sites, name},
         running::{Split, split},
+        walk::What,
         words,
     },
     session::Session,
@@ -23,6 +25,10 @@ const MIN_SAMPLES: usize = 8;
 const MANY_CALLS: f64 = 20.0;
 /// Share of the faults' time above which pages themselves are the cost, not the calls.
 const FAULTS_ALONE: f64 = 0.8;
+
+/// The C library takes no larger threshold than this, and maps larger blocks whatever it was told (`HEAP_MAX_SIZE / 2`,
+/// glibc's malloc/malloc.c, 64 bits).
+const LARGEST_THRESHOLD: u64 = 32 << 20;
 
 /// Calls on memory of the whole job.
 #[derive(Default)]
@@ -55,6 +61,10 @@ impl Calls {
         }
         calls
     }
+
+    fn mean_mapped_bytes(&self) -> Option<u64> {
+        self.mapped_bytes.checked_div(self.maps)
+    }
 }
 
 /// Calls a second that allocate pinned memory of the host.
@@ -83,9 +93,8 @@ pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
         let duration = look.session.duration_s().max(1e-9);
         let calls = Calls::of(look.session);
-        // Who waited for a CPU behind an allocating thread is charged too, but allocates nothing itself.
         let (doer, split) = look
-            .top(KIND, |share| Some(share.detail.tid))
+            .top(KIND, |share| Some(doer(look, share)))
             .into_iter()
             .map(|(tid, seconds)| (tid, seconds, split(look.facts, tid, &[])))
             .max_by(|a, b| (a.1 * a.2.churn()).total_cmp(&(b.1 * b.2.churn())))
@@ -104,10 +113,9 @@ pub(super) fn rule(look: &Look) -> Answer {
         evidence.insert("memory_call_bytes_per_s", rounded(calls.bytes as f64 / duration));
         evidence.insert(
             "mean_mmap_bytes",
-            match calls.maps {
-                0 => json!(null),
-                maps => rounded(calls.mapped_bytes as f64 / maps as f64),
-            },
+            calls
+                .mean_mapped_bytes()
+                .map_or(json!(null), |mean| rounded(mean as f64)),
         );
         evidence.insert("pinned_allocations_per_s", rounded(pinned));
         evidence.insert("allocator_share_of_cpu", rounded(split.allocator));
@@ -139,7 +147,11 @@ pub(super) fn rule(look: &Look) -> Answer {
         });
         let summary = format!(
             "{} in {}: {} of its CPU time in page faults, {} in mmap and munmap, {} in the allocator{place}",
-            if look.who(KIND) == "the trainer itself" { "the trainer's time goes" } else { "the producers' time goes" },
+            if doer.is_some_and(|tid| look.trainer.cast.producers.contains(&tid)) {
+                "the producers' time goes"
+            } else {
+                "the trainer's time goes"
+            },
             if mapped { "taking memory from the kernel and giving it back" } else { "allocating and freeing" },
             words::percent(split.fault),
             words::percent(split.memory_calls),
@@ -154,6 +166,14 @@ pub(super) fn rule(look: &Look) -> Answer {
     })
 }
 
+/// The thread that allocates: who waited for a CPU behind it allocates nothing itself.
+fn doer(look: &Look, share: &Share) -> u32 {
+    match look.trainer.walked.leaves[share.leaf as usize].0.what {
+        What::Runnable { by, .. } if look.session.thread(by).is_some() => by,
+        _ => share.detail.tid,
+    }
+}
+
 /// What helps against the mechanism that takes most of the time.
 fn advice(split: &Split, calls: &Calls, pinned_per_s: f64, duration: f64) -> &'static str {
     let faults = split.fault + split.memory_calls;
@@ -164,10 +184,10 @@ fn advice(split: &Split, calls: &Calls, pinned_per_s: f64, duration: f64) -> &'s
         "reuse buffers and make fewer temporaries (out= arguments, in-place operations), or use jemalloc or tcmalloc"
     } else if given_back && calls.brks > calls.maps {
         "reuse buffers, or keep freed memory in the process: MALLOC_TRIM_THRESHOLD_ and MALLOC_TOP_PAD_ raised, or jemalloc"
-    } else if given_back {
-        "reuse buffers, or keep freed memory in the process (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised, or jemalloc)"
-    } else if split.fault >= FAULTS_ALONE * faults {
+    } else if !given_back && split.fault >= FAULTS_ALONE * faults {
         "reuse buffers; where large ones must be new each time, huge pages take 512 times fewer faults (GLIBC_TUNABLES=glibc.malloc.hugetlb=1, or transparent_hugepage=always)"
+    } else if calls.mean_mapped_bytes() > Some(LARGEST_THRESHOLD) {
+        "reuse buffers (out= arguments, in-place operations): blocks of this size are mapped anew each time, whatever the thresholds of the C library (32 MiB at most); where they must be new, jemalloc keeps them, and huge pages take 512 times fewer faults (transparent_hugepage=always)"
     } else {
         "reuse buffers, or keep freed memory in the process (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised, or jemalloc)"
     }
@@ -190,7 +210,12 @@ mod tests {
             brks,
             ..Calls::default()
         };
+        let large = Calls {
+            mapped_bytes: 900 * (48 << 20),
+            ..calls(900, 0)
+        };
         for (split, calls, pinned, word) in [
+            (split(0.4, 0.1, 0.1), large, 0.0, "32 MiB"),
             (split(0.1, 0.1, 0.5), calls(900, 0), 0.0, "temporaries"),
             (split(0.4, 0.1, 0.1), calls(900, 0), 0.0, "MMAP_THRESHOLD"),
             (split(0.4, 0.1, 0.1), calls(9, 900), 0.0, "TOP_PAD"),

@@ -2,7 +2,7 @@
 
 use super::{
     Answer, Finding, Look,
-    look::{rounded, seconds},
+    look::{python, rounded, seconds},
 };
 use crate::analysis::{
     Kind,
@@ -43,6 +43,10 @@ pub(super) fn rule(look: &Look) -> Answer {
     } else {
         look.let_on_more_cpus(&mut evidence)
     };
+    let places = look.in_python(&[look.trainer.cast.trainer], None);
+    if !places.is_empty() {
+        evidence.insert("python", places.iter().map(python).collect());
+    }
     let in_python = interpreter_share(look).filter(|share| *share >= WORTH_TELLING);
     let first = match in_python {
         Some(share) => {

@@ -6,10 +6,11 @@ use serde_json::json;
 
 use super::{
     Answer, Look,
-    look::{clip, rounded},
+    look::{self, clip, rounded},
+    worker_respawn,
 };
 use crate::{
-    analysis::{Kind, running::decodes, spans::overlap, walk::What, words},
+    analysis::{Kind, python::Place, running::decodes, spans::overlap, walk::What, words},
     record::fact::SampleFact,
 };
 
@@ -17,6 +18,9 @@ const KIND: Kind = Kind::InputCpu;
 
 /// Taking batches in costs every job with workers a little: a smaller share than this is not worth a finding.
 const MIN_TAKING_IN: f64 = 0.15;
+
+/// A function of the job's own that takes so much (0–1) of the work is what most of it is in.
+const MOST: f64 = 0.4;
 
 /// So much of a worker more is none, and one that lacks so much of a CPU is still of use.
 const SPARE: f64 = 0.15;
@@ -27,6 +31,9 @@ pub(super) fn rule(look: &Look) -> Answer {
         return Answer::Clear;
     }
     look.cause(KIND, |evidence| {
+        if let Some(said) = made_anew(look) {
+            return said;
+        }
         if let Some(said) = made_outside(look) {
             return said;
         }
@@ -34,13 +41,29 @@ pub(super) fn rule(look: &Look) -> Answer {
         if !functions.is_empty() {
             evidence.insert("functions", json!(functions));
         }
+        let places = if takes_in {
+            let trainer = look.trainer;
+            look.in_python(&[trainer.cast.trainer], Some(&trainer.taking_in))
+        } else {
+            look.in_python(&makers(look), made_here(look))
+        };
+        if !places.is_empty() {
+            evidence.insert("python", places.iter().map(look::python).collect());
+        }
         let parallel = look.trainer.cast.parallel();
         evidence.insert("workers", json!(parallel));
-        let most = functions
+        let most = places
             .first()
+            .filter(|place| place.share >= MOST)
+            .map(Place::name)
+            .or_else(|| functions.first().cloned());
+        let most = programs(look)
+            .or(most)
             .map_or_else(String::new, |name| format!(", most of it in {name}"));
         let summary = if parallel == 0 {
             format!("the trainer makes its batches itself, between its steps{most}")
+        } else if takes_in && !places.is_empty() {
+            format!("the trainer itself takes its batches in, or makes some itself{most}")
         } else if takes_in {
             format!("the trainer itself takes its batches in: opens what the workers made, and draws what to ask them for{}", took(look))
         } else if copies(look) {
@@ -82,6 +105,11 @@ pub(super) fn rule(look: &Look) -> Answer {
                 wanted.ceil(),
                 look.effect(KIND)
             ),
+            Some(wanted) if !look.behind_producers(KIND) && wanted + SPARE < parallel as f64 => format!(
+                "{more}let the workers stand back: os.nice(10) in worker_init_fn, one thread in each (torch.set_num_threads(1)), and about {:.0} of them, which keep up with the trainer; without their work in the way {}",
+                wanted.ceil(),
+                look.effect(KIND)
+            ),
             _ => format!(
                 "{more}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free; without it {}",
                 look.effect(KIND)
@@ -105,6 +133,18 @@ pub(super) fn wanted_workers(look: &Look) -> Option<f64> {
     }
     let busy = trainer.demand.busy - trainer.demand.crowded;
     Some(busy / own)
+}
+
+/// What is said where most of it is making workers anew.
+fn made_anew(look: &Look) -> Option<(String, String)> {
+    if look.trainer.ns(Kind::WorkerStart) <= look.trainer.ns(KIND) {
+        return None;
+    }
+    let Answer::Found(respawn) = worker_respawn::rule(look) else {
+        return None;
+    };
+    let advice = format!("{}; without it {}", respawn.advice, look.effect(KIND));
+    Some((respawn.summary, advice))
 }
 
 /// What is said where most of it is waiting for a process outside the job, which makes what the trainer reads.
@@ -141,6 +181,45 @@ fn copies(look: &Look) -> bool {
         .map(|share| share.ns)
         .sum();
     trainer.cast.parallel() > 0 && own * 3.0 >= trainer.ns(KIND)
+}
+
+/// The program that workers start again and again, where most of their work is done there.
+fn programs(look: &Look) -> Option<String> {
+    let cast = &look.trainer.cast;
+    let mut all = 0;
+    let mut started = BTreeMap::<&str, (u64, usize)>::new();
+    for thread in look.session.threads.values() {
+        if !cast.workers.contains(&thread.pid) {
+            continue;
+        }
+        all += thread.run_ns;
+        if !cast.makers.contains(&thread.pid)
+            && let Some(process) = look.session.processes.get(&thread.pid)
+        {
+            let sums = started.entry(&process.name).or_default();
+            sums.0 += thread.run_ns;
+            sums.1 += usize::from(thread.key.tid == thread.pid);
+        }
+    }
+    let (name, (ran, times)) = started.into_iter().max_by_key(|(_, sums)| *sums)?;
+    let a_second = times as f64 / look.session.duration_s().max(1e-9);
+    (ran as f64 >= MOST * all as f64 && a_second >= 1.0)
+        .then(|| format!("{a_second:.0} runs of {name} a second"))
+}
+
+/// Processes that make the batches: workers, or the trainer itself.
+fn makers(look: &Look) -> Vec<u32> {
+    let cast = &look.trainer.cast;
+    if cast.parallel() == 0 {
+        vec![cast.trainer]
+    } else {
+        cast.makers.iter().copied().collect()
+    }
+}
+
+/// When a trainer made them itself.
+fn made_here<'a>(look: &'a Look) -> Option<&'a [(u64, u64)]> {
+    (look.trainer.cast.parallel() == 0).then_some(look.trainer.own_batches.as_slice())
 }
 
 /// How long taking a batch in takes.

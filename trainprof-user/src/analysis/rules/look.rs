@@ -10,7 +10,8 @@ use crate::{
         Analysis, Kind, Share, Trainer,
         causes::outsider,
         facts::Facts,
-        words::{bytes, factor, place, time},
+        python::{Place, Python},
+        words::{bytes, factor, places, time},
     },
     session::Session,
 };
@@ -19,8 +20,27 @@ use crate::{
 const MIN_SHARE: f64 = 0.07;
 /// Less than this (ns) of walked time tells nothing.
 const MIN_WALKED: f64 = 1e9;
+/// Functions of Python code that are told, and the least part (0–1) of the samples that one must have.
+const PLACES: usize = 3;
+const MIN_PLACE: f64 = 0.05;
 /// A job that leaves more CPUs of its own idle is not held back by having few.
 const LEAVES_IDLE: f64 = 0.5;
+
+/// What counts as a cause: making workers is work of the input side.
+fn with(kind: Kind) -> impl Iterator<Item = Kind> {
+    let more = (kind == Kind::InputCpu).then_some(Kind::WorkerStart);
+    std::iter::once(kind).chain(more)
+}
+
+/// A function of Python code as evidence.
+pub fn python(place: &Place) -> Value {
+    json!({
+        "function": place.function.name,
+        "file": place.function.file,
+        "line": place.function.line,
+        "share": rounded(place.share),
+    })
+}
 
 /// One trainer, with everything around it.
 pub struct Look<'a> {
@@ -28,6 +48,16 @@ pub struct Look<'a> {
     pub facts: &'a Facts<'a>,
     pub analysis: &'a Analysis,
     pub trainer: &'a Trainer,
+}
+
+impl<'a> Look<'a> {
+    /// Functions of the job's own that the main threads of these processes were in while they ran, most first: the first few.
+    pub fn in_python(&self, pids: &[u32], within: Option<&[(u64, u64)]>) -> Vec<Place<'a>> {
+        let mut places = Python::new(self.facts).places(pids, within);
+        places.truncate(PLACES);
+        places.retain(|place| place.share >= MIN_PLACE);
+        places
+    }
 }
 
 impl Look<'_> {
@@ -40,9 +70,8 @@ impl Look<'_> {
     pub fn share(&self, kind: Kind) -> f64 {
         if self.by_gpu() {
             let idle = &self.trainer.idle;
-            let seconds = idle.by_kind.get(&kind).copied().unwrap_or(0.0);
             if idle.idle_s > 0.0 {
-                seconds / idle.idle_s
+                self.idle_s(kind) / idle.idle_s
             } else {
                 0.0
             }
@@ -54,10 +83,16 @@ impl Look<'_> {
     /// A cause's share (0–1) of the trainer's wall time.
     pub fn wall_share(&self, kind: Kind) -> f64 {
         if self.by_gpu() {
-            let idle = &self.trainer.idle;
-            return idle.by_kind.get(&kind).copied().unwrap_or(0.0) / idle.seen_s.max(1e-9);
+            return self.idle_s(kind) / self.trainer.idle.seen_s.max(1e-9);
         }
-        self.trainer.ns(kind) / self.trainer.wall.max(1.0)
+        let ns: f64 = with(kind).map(|kind| self.trainer.ns(kind)).sum();
+        ns / self.trainer.wall.max(1.0)
+    }
+
+    /// Seconds for which the GPU idled for a cause.
+    fn idle_s(&self, kind: Kind) -> f64 {
+        let by_kind = &self.trainer.idle.by_kind;
+        with(kind).filter_map(|kind| by_kind.get(&kind)).sum()
     }
 
     /// The time that went to a cause.
@@ -232,16 +267,11 @@ impl Look<'_> {
     pub fn places(&self, kind: Kind) -> Vec<String> {
         let filesets = self.filesets(kind);
         let most = filesets.first().map_or(0.0, |(_, ns)| *ns);
-        let mut out: Vec<String> = Vec::new();
-        for (fileset, ns) in filesets {
-            if ns >= 0.2 * most
-                && let Some(place) = place(self.session, fileset)
-                && !out.contains(&place)
-            {
-                out.push(place);
-            }
-        }
-        out
+        let largest = filesets
+            .iter()
+            .filter(|(_, ns)| *ns >= 0.2 * most)
+            .map(|(fileset, _)| *fileset);
+        places(self.session, largest)
     }
 
     /// " (served by pid 12: cmd)" where a process outside the job served what was waited for.

@@ -5,11 +5,13 @@ use trainprof_common::{arch, thread::WakerKind};
 
 use super::{Answer, Look, look::rounded};
 use crate::{
-    analysis::{Kind, words},
+    analysis::{Kind, locks::Lock, words},
     session::kind::{WaitKind, wait_kind},
 };
 
 const KIND: Kind = Kind::Serialization;
+/// A thread with so much (0–1) of all waiting for a lock is the one that waits.
+const ONE_SIDED: f64 = 0.9;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
@@ -19,7 +21,8 @@ pub(super) fn rule(look: &Look) -> Answer {
         {
             let per_s = lock.hand_overs as f64 / (look.trainer.wall / 1e9);
             let threads = lock.threads.len();
-            let waiting = lock.waited_ns as f64 / (look.trainer.wall * threads as f64);
+            let waited: u64 = lock.waited.values().sum();
+            let waiting = waited as f64 / (look.trainer.wall * threads as f64);
             evidence.insert("threads", json!(threads));
             evidence.insert("hand_overs_per_s", rounded(per_s));
             evidence.insert("waiting_share", rounded(waiting));
@@ -31,10 +34,18 @@ pub(super) fn rule(look: &Look) -> Answer {
             } else {
                 "one lock"
             };
-            let summary = format!(
-                "{threads} threads take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second",
-                words::percent(waiting)
-            );
+            let summary = match one_sided(lock) {
+                Some(waiter) => format!(
+                    "thread {waiter} waits for {what} {} of the time, while {} {} it",
+                    words::percent(waited as f64 / look.trainer.wall),
+                    words::list(&holders(look, lock, waiter)),
+                    if threads == 2 { "has" } else { "have" },
+                ),
+                None => format!(
+                    "{threads} threads take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second",
+                    words::percent(waiting)
+                ),
+            };
             let advice = if gil {
                 format!(
                     "let processes do what these threads do (for batches: num_workers), or code that lets the lock go; without it {}",
@@ -89,6 +100,22 @@ pub(super) fn rule(look: &Look) -> Answer {
             ),
         )
     })
+}
+
+/// The thread that does nearly all the waiting for a lock.
+fn one_sided(lock: &Lock) -> Option<u32> {
+    let all: u64 = lock.waited.values().sum();
+    let (tid, most) = lock.waited.iter().max_by_key(|(_, ns)| **ns)?;
+    (*most as f64 >= ONE_SIDED * all as f64).then_some(*tid)
+}
+
+/// The other threads, by name.
+fn holders(look: &Look, lock: &Lock, waiter: u32) -> Vec<String> {
+    let others = lock.threads.iter().filter(|tid| **tid != waiter);
+    others
+        .filter_map(|tid| look.session.thread(*tid))
+        .map(|thread| format!("thread {} ({})", thread.key.tid, thread.name))
+        .collect()
 }
 
 /// Whether most of the waits inside the kernel, of all threads of the job, are in calls that lock files.

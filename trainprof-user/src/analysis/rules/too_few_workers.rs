@@ -68,6 +68,7 @@ pub(super) fn rule(look: &Look) -> Answer {
     if waits_for_disk * 2.0 > trainer.stalled {
         return Answer::Clear;
     }
+    let one = parallel.round() <= 1.0;
     let more = (parallel + (free / cpu_each.max(0.02)).floor().max(1.0)).min(wanted.ceil());
     Answer::Found(Finding {
         kind: "too-few-workers",
@@ -80,8 +81,14 @@ pub(super) fn rule(look: &Look) -> Answer {
         ]
         .into(),
         summary: format!(
-            "the {parallel:.0} workers are busy {} of the time and the trainer waits for them; {free:.1} CPUs are free",
-            words::percent(busy)
+            "{} busy {} of the time and the trainer waits for {}; {free:.1} CPUs are free",
+            if one {
+                "the only worker is".to_owned()
+            } else {
+                format!("the {parallel:.0} workers are")
+            },
+            words::percent(busy),
+            if one { "it" } else { "them" },
         ),
         advice: format!(
             "raise num_workers from {parallel:.0} to about {:.0} (about {wanted:.1} would keep up with the trainer)",

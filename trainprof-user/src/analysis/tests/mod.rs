@@ -6,6 +6,7 @@ mod edge_cases;
 mod epochs;
 mod locks;
 mod memory;
+mod python;
 mod stories;
 mod tails;
 mod tale;

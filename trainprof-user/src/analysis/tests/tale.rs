@@ -12,7 +12,8 @@ use crate::{
         Record,
         fact::{
             FilesetFact, Interval, ObjectFact, OpSum, PlaceClass, PlaceFact, ProcessSeen,
-            SampleFact, Start, ThreadSeen, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
+            PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact, SampleFact, Start,
+            ThreadSeen, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
         },
     },
     session::Session,
@@ -64,6 +65,7 @@ pub struct Tale {
     touches: Vec<TouchFact>,
     ops: Vec<(u64, OpSum)>,
     outsiders: Vec<Record>,
+    stacked: Vec<PySampleFact>,
     places: Vec<PlaceFact>,
     samples: Vec<SampleFact>,
     ends: Vec<Record>,
@@ -150,6 +152,58 @@ impl Tale {
     pub fn allowed(&mut self, pid: u32, cpus: &str) -> &mut Self {
         let cpus = cpus.to_owned();
         self.outsiders.push(Record::Affinity { pid, cpus });
+        self
+    }
+
+    /// Where the state of a process's interpreter lies.
+    pub fn interpreter(&mut self, pid: u32, address: u64, bytes: u64) -> &mut Self {
+        let fact = PyRuntimeFact {
+            pid,
+            address,
+            bytes,
+        };
+        self.outsiders.push(Record::PyRuntime(fact));
+        self
+    }
+
+    /// A function of Python code.
+    pub fn function(&mut self, number: u32, file: &str, name: &str) -> &mut Self {
+        self.code(number, file, name, false)
+    }
+
+    /// A generator.
+    pub fn generator(&mut self, number: u32, file: &str, name: &str) -> &mut Self {
+        self.code(number, file, name, true)
+    }
+
+    fn code(&mut self, number: u32, file: &str, name: &str, generator: bool) -> &mut Self {
+        self.outsiders.push(Record::PyFunction(PyFunctionFact {
+            number,
+            file: file.to_owned(),
+            name: name.to_owned(),
+            line: 1,
+            generator,
+        }));
+        self
+    }
+
+    /// A stack of them, the innermost first, and times at which a process's main thread was there.
+    pub fn stack(
+        &mut self,
+        number: u32,
+        functions: &[u32],
+        pid: u32,
+        times: impl Iterator<Item = f64>,
+    ) -> &mut Self {
+        self.outsiders.push(Record::PyStack(PyStackFact {
+            number,
+            functions: functions.to_vec(),
+        }));
+        self.stacked.extend(times.map(|when| PySampleFact {
+            at: KtimeNs(at(when)),
+            pid,
+            stack: number,
+        }));
         self
     }
 
@@ -335,6 +389,9 @@ impl Tale {
             attach_ns: 0,
         })];
         out.extend(self.outsiders.clone());
+        let mut stacked = self.stacked.clone();
+        stacked.sort_by_key(|sample| sample.at);
+        out.extend(stacked.into_iter().map(Record::PySample));
         out.extend(self.processes.iter().cloned().map(Record::Process));
         out.extend(self.threads.iter().cloned().map(Record::Thread));
         out.extend(self.filesets.iter().cloned().map(Record::Fileset));

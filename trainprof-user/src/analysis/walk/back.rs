@@ -8,7 +8,7 @@ use trainprof_common::{
 use super::{Hop, HopKind, Leaf, Part, Walker, What};
 use crate::{
     analysis::{
-        facts::{Call, is_on_purpose},
+        facts::{Call, interpreters, is_on_purpose},
         locks::{Lock, lock_of},
         timeline::{Item, line},
     },
@@ -337,11 +337,16 @@ impl Walker<'_> {
             };
             return self.leaf(hops, what);
         }
+        let lock = line(&interpreters(self.facts.session, tid, &id.object));
+        let lock = lock_of(self.locks, self.facts, tid, lock)
+            .filter(|lock| self.of_interpreter(lock, id.waker.tid));
         let mut hops = hops.to_vec();
         hops.push(Hop {
             tid,
             wait: wait_kind(id),
-            how: if self.is_other_rank(tid, id.waker.tid) {
+            how: if let Some(lock) = lock {
+                HopKind::Lock(lock.id)
+            } else if self.is_other_rank(tid, id.waker.tid) {
                 HopKind::Rank
             } else {
                 HopKind::HandOver

@@ -42,6 +42,7 @@ impl Live {
                 let name = event::name(&fork.comm);
                 if fork.child_tid == fork.child_tgid {
                     self.places.forked(fork.parent_tgid, fork.child_tgid);
+                    self.pythons.forked(fork.parent_tgid, fork.child_tgid);
                     self.process(
                         at,
                         fork.child_tgid,
@@ -60,6 +61,7 @@ impl Live {
             Event::Exec(exec) => {
                 self.places.executed(exec.tgid);
                 self.pages.executed(exec.tgid);
+                self.pythons.executed(exec.tgid);
                 let at = KtimeNs(exec.at);
                 let name = event::name(&exec.comm);
                 if exec.old_tid != exec.tgid {

@@ -16,6 +16,7 @@ const SHT_SYMTAB: u32 = 2;
 const SHT_DYNSYM: u32 = 11;
 const SHT_GNU_HASH: u32 = 0x6fff_fff6;
 const PT_LOAD: u32 = 1;
+const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 const STB_LOCAL: u8 = 0;
@@ -45,7 +46,7 @@ struct Table {
     strings_size: u64,
 }
 
-/// A function: where it begins and how long it is.
+/// A function or a variable: where it begins and how long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
     pub address: u64,
@@ -189,6 +190,25 @@ impl Elf {
     /// A function that the file exports, by the loader's own hash table: a few small reads, however many
     /// symbols there are.
     pub fn exported(&self, name: &str) -> Option<Function> {
+        self.export(name, function)
+    }
+
+    /// A variable that the file exports, found in the same way: its address and how many bytes it has.
+    pub fn exported_variable(&self, name: &str) -> Option<(u64, u64)> {
+        let found = self.export(name, variable)?;
+        Some((found.address, found.size))
+    }
+
+    /// How far a process has the file's addresses moved, when `start` shows what is at `offset` of the file.
+    pub fn moved_by(&self, start: u64, offset: u64, page_bytes: u64) -> Option<u64> {
+        let shown = |segment: &&Segment| segment.offset & !(page_bytes - 1) == offset;
+        let segment = self.segments.iter().find(shown)?;
+        let below = segment.offset - offset;
+        Some(start.wrapping_add(below).wrapping_sub(segment.address))
+    }
+
+    /// A symbol of the dynamic table that `decode` accepts.
+    fn export(&self, name: &str, decode: fn(&[u8]) -> Option<Function>) -> Option<Function> {
         let (table, hash) = (self.dynamic?, self.hash.clone()?);
         let word = |index: u64| -> Option<u32> {
             let at = hash.start.checked_add(index.checked_mul(4)?)?;
@@ -205,7 +225,7 @@ impl Elf {
             if link | 1 == wanted | 1 {
                 let at = u64::from(index) * SYMBOL_BYTES as u64;
                 let bytes = read(&self.file, table.offset.checked_add(at)?, SYMBOL_BYTES)?;
-                if let Some(found) = function(&bytes)
+                if let Some(found) = decode(&bytes)
                     && self.string(table, found.name).as_deref() == Some(name)
                 {
                     return Some(found);
@@ -279,21 +299,28 @@ fn segment(mut bytes: &[u8]) -> Option<Segment> {
 }
 
 /// Of [`SYMBOL_BYTES`] bytes; `None` for what is no function here.
-fn function(mut bytes: &[u8]) -> Option<Function> {
+fn function(bytes: &[u8]) -> Option<Function> {
+    symbol(bytes, &[STT_FUNC, STT_GNU_IFUNC])
+}
+
+/// The same for variables.
+fn variable(bytes: &[u8]) -> Option<Function> {
+    symbol(bytes, &[STT_OBJECT])
+}
+
+fn symbol(mut bytes: &[u8], kinds: &[u8]) -> Option<Function> {
     let name = bytes.get_u32_le();
     let info = bytes.get_u8();
     let _visibility = bytes.get_u8();
     let section = bytes.get_u16_le();
     let address = bytes.get_u64_le();
     let size = bytes.get_u64_le();
-    (matches!(info & 0xf, STT_FUNC | STT_GNU_IFUNC) && section != 0 && size != 0).then_some(
-        Function {
-            address,
-            size,
-            name,
-            global: info >> 4 != STB_LOCAL,
-        },
-    )
+    (kinds.contains(&(info & 0xf)) && section != 0 && size != 0).then_some(Function {
+        address,
+        size,
+        name,
+        global: info >> 4 != STB_LOCAL,
+    })
 }
 
 #[cfg(test)]
@@ -344,6 +371,23 @@ mod tests {
         let malloc = elf.exported("malloc").expect("libc exports malloc");
         assert!(malloc.size > 0 && malloc.global);
         assert_eq!(elf.exported("no_such_function"), None);
+        assert!(elf.exported_variable("environ").is_some());
+        assert_eq!(elf.exported_variable("malloc"), None);
+    }
+
+    #[test]
+    fn a_mapping_tells_how_far_addresses_moved() {
+        let mut elf = own();
+        let segment = |offset, address| Segment {
+            offset,
+            size: 0x800,
+            address,
+        };
+        // The second begins inside a page, as lld lays programs out.
+        elf.segments = vec![segment(0, 0x40_0000), segment(0x1234, 0x40_2234)];
+        assert_eq!(elf.moved_by(0x7000_0000, 0, 4096), Some(0x6fc0_0000));
+        assert_eq!(elf.moved_by(0x7000_2000, 0x1000, 4096), Some(0x6fc0_0000));
+        assert_eq!(elf.moved_by(0x7000_2000, 0x3000, 4096), None);
     }
 
     #[test]

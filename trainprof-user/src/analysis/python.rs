@@ -1,0 +1,334 @@
+//! What Python code the main threads of processes were in, from sampled stacks: making input, computing with a framework, or
+//! neither.
+//!
+//! A stack is told by the libraries that it goes through, and by Python's own protocols: what a loop draws its items from is a
+//! generator, or has `__next__` or `__getitem__`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    facts::Facts,
+    spans::{overlap, union},
+};
+use crate::{record::fact::PyFunctionFact, session::Session};
+
+/// Samples on a CPU that say something.
+const MIN_SAMPLES: usize = 40;
+/// A sample stands for this time around it at most, ns: between two of them that lie further apart nothing was seen.
+const REACH_NS: u64 = 500_000_000;
+/// A function so many samples of which went through a library that reads or decodes is there for that.
+const READS: f64 = 0.25;
+/// Nearly all samples of a process are in the function that loops, whatever else that does.
+const ALWAYS: f64 = 0.95;
+
+/// Parts of paths of libraries that make batches, or what they are made of.
+const LOADERS: [&str; 29] = [
+    "/multiprocessing/queues.py",
+    "/multiprocessing/connection.py",
+    "/multiprocessing/pool.py",
+    "/torch/utils/data/",
+    "/torchdata/",
+    "/torchvision/transforms/",
+    "/torchvision/datasets/",
+    "/torchvision/io/",
+    "/torchaudio/",
+    "/tensorflow/python/data/",
+    "/data_adapters/",
+    "-packages/datasets/",
+    "-packages/grain/",
+    "/webdataset/",
+    "/litdata/",
+    "/albumentations/",
+    "/monai/data/",
+    "/monai/transforms/",
+    "/nvidia/dali/",
+    "/transformers/tokenization_",
+    "-packages/PIL/",
+    "-packages/imageio/",
+    "-packages/h5py/",
+    "-packages/zarr/",
+    "-packages/pyarrow/",
+    "-packages/pandas/io/",
+    "-packages/librosa/",
+    "-packages/soundfile",
+    "-packages/skimage/",
+];
+
+/// The same of those that models compute with.
+const FRAMEWORKS: [&str; 22] = [
+    "/torch/nn/",
+    "/torch/optim/",
+    "/torch/autograd/",
+    "/torch/_tensor.py",
+    "/torch/amp/",
+    "/torch/cuda/",
+    "/torch/distributed/",
+    "/torch/_dynamo/",
+    "/torch/_inductor/",
+    "/torch/fx/",
+    "/tensorflow/python/eager/",
+    "/tensorflow/python/ops/",
+    "/tensorflow/python/keras/",
+    "-packages/keras/",
+    "-packages/jax/",
+    "-packages/jaxlib/",
+    "-packages/flax/",
+    "-packages/optax/",
+    "-packages/sklearn/",
+    "-packages/xgboost/",
+    "-packages/lightgbm/",
+    "/transformers/models/",
+];
+
+/// What a stack is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Input,
+    Model,
+    Other,
+}
+
+/// What one function says about the stacks that it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// Of a library that makes batches.
+    Loader,
+    /// Of a library that computes.
+    Framework,
+    /// Code of the job's own that a loop draws items from.
+    Source,
+    /// Other code of the job's own.
+    Own,
+    Other,
+}
+
+fn mark(function: &PyFunctionFact) -> Mark {
+    let file = function.file.as_str();
+    if LOADERS.iter().any(|part| file.contains(part)) {
+        return Mark::Loader;
+    }
+    if FRAMEWORKS.iter().any(|part| file.contains(part)) {
+        return Mark::Framework;
+    }
+    if !is_own(file) {
+        return Mark::Other;
+    }
+    let name = function.name.rsplit('.').next().unwrap_or("");
+    let drawn = function.generator || matches!(name, "__next__" | "__getitem__");
+    match name {
+        // A comprehension is part of the function that it stands in.
+        "<genexpr>" | "<listcomp>" | "<dictcomp>" | "<setcomp>" | "<lambda>" => Mark::Other,
+        _ if drawn => Mark::Source,
+        _ => Mark::Own,
+    }
+}
+
+/// Whether a file is the job's own: of no installed package, and not of Python itself.
+fn is_own(file: &str) -> bool {
+    !file.contains("/site-packages/")
+        && !file.contains("/dist-packages/")
+        && !file.contains("/lib/python3")
+        && !file.starts_with('<')
+}
+
+/// Stacks of the job, told apart.
+pub struct Python<'a> {
+    facts: &'a Facts<'a>,
+    doing: BTreeMap<u32, Doing>,
+}
+
+/// A function, and its part (0–1) of the samples that were looked at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place<'a> {
+    pub function: &'a PyFunctionFact,
+    pub share: f64,
+}
+
+impl Place<'_> {
+    /// Its name and where it stands, as for a person: `load (train.py:12)`.
+    pub fn name(&self) -> String {
+        let PyFunctionFact {
+            name, file, line, ..
+        } = self.function;
+        let file = file.rsplit('/').next().unwrap_or(file);
+        format!("{name} ({file}:{line})")
+    }
+}
+
+impl<'a> Python<'a> {
+    pub fn new(facts: &'a Facts<'a>) -> Self {
+        let session = facts.session;
+        let marks: BTreeMap<u32, Vec<Mark>> = session
+            .python
+            .stacks
+            .iter()
+            .map(|(number, functions)| {
+                let mark = |function| {
+                    let function = session.python.functions.get(function);
+                    function.map_or(Mark::Other, mark)
+                };
+                (*number, functions.iter().map(mark).collect())
+            })
+            .collect();
+        let sources = sources(session, &marks);
+        let doing = session
+            .python
+            .stacks
+            .iter()
+            .map(|(number, functions)| (*number, tell(&marks[number], functions, &sources)))
+            .collect();
+        Self { facts, doing }
+    }
+
+    /// Samples of a process's main thread while it was on a CPU: when, and which stack.
+    fn running(&self, pid: u32) -> Vec<(u64, u32)> {
+        let items = self.facts.items(pid);
+        let samples = self.facts.session.python.samples.get(&pid);
+        samples
+            .into_iter()
+            .flatten()
+            .copied()
+            .filter(|(at, _)| {
+                let after = items.partition_point(|item| item.to <= *at);
+                items.get(after).is_none_or(|item| item.from > *at)
+            })
+            .collect()
+    }
+
+    /// Stretches in which a process's main thread made input itself, each as long as the time between samples that show it;
+    /// empty where that is less than `least` (0–1) of its time on a CPU, or where it was seen too little.
+    pub fn input(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
+        let samples = self.running(pid);
+        let is_input = |stack: u32| self.doing.get(&stack) == Some(&Doing::Input);
+        let count = samples.iter().filter(|(_, stack)| is_input(*stack)).count();
+        if samples.len() < MIN_SAMPLES || (count as f64) < least * samples.len() as f64 {
+            return Vec::new();
+        }
+        let around = |n: usize| {
+            let at = samples[n].0;
+            let before = n.checked_sub(1).map_or(0, |n| samples[n].0);
+            let after = samples.get(n + 1).map_or(u64::MAX, |sample| sample.0);
+            let reach = |gap: u64| (gap / 2).min(REACH_NS);
+            (at - reach(at - before), at + reach(after - at))
+        };
+        union(
+            (0..samples.len())
+                .filter(|n| is_input(samples[*n].1))
+                .map(around)
+                .collect(),
+        )
+    }
+
+    /// Functions of the job's own that main threads of these processes were in, most first; of libraries where no function
+    /// of the job's own was. `within`: while that, or always.
+    pub fn places(&self, pids: &[u32], within: Option<&[(u64, u64)]>) -> Vec<Place<'a>> {
+        let python = &self.facts.session.python;
+        let mut counts = BTreeMap::<u32, usize>::new();
+        let mut all = 0;
+        for pid in pids {
+            for (at, stack) in self.running(*pid) {
+                if within.is_some_and(|spans| overlap(spans, at, at + 1) == 0) {
+                    continue;
+                }
+                all += 1;
+                if let Some(place) = python
+                    .stacks
+                    .get(&stack)
+                    .and_then(|stack| self.place(stack))
+                {
+                    *counts.entry(place).or_default() += 1;
+                }
+            }
+        }
+        let mut counts: Vec<(u32, usize)> = counts.into_iter().collect();
+        counts.sort_by_key(|(function, count)| (std::cmp::Reverse(*count), *function));
+        if all < MIN_SAMPLES {
+            return Vec::new();
+        }
+        counts
+            .into_iter()
+            .filter_map(|(function, count)| {
+                Some(Place {
+                    function: python.functions.get(&function)?,
+                    share: count as f64 / all as f64,
+                })
+            })
+            .collect()
+    }
+
+    /// The function that a stack's time is told by: of the script itself, what it called.
+    fn place(&self, stack: &[u32]) -> Option<u32> {
+        let functions = &self.facts.session.python.functions;
+        let own = |number: &u32| {
+            functions
+                .get(number)
+                .is_some_and(|function| matches!(mark(function), Mark::Own | Mark::Source))
+        };
+        let at = stack.iter().position(own).unwrap_or(0);
+        let found = functions.get(stack.get(at)?)?;
+        let called = if found.name == "<module>" {
+            at.checked_sub(1)
+        } else {
+            None
+        };
+        stack.get(called.unwrap_or(at)).copied()
+    }
+}
+
+/// Functions of the job's own that bring items: what loops draw from, and what mostly goes through libraries that read and decode;
+/// but none under which a framework computes, such as a generator that yields a loss.
+fn sources(session: &Session, stacks: &BTreeMap<u32, Vec<Mark>>) -> BTreeSet<u32> {
+    let mut out = BTreeSet::new();
+    let mut computes = BTreeSet::new();
+    for samples in session.python.samples.values() {
+        // Of each function of this process: samples in it, and those of them that went on into a loader's library.
+        let mut seen = BTreeMap::<u32, (usize, usize)>::new();
+        for (_, stack) in samples {
+            let (Some(marks), Some(functions)) =
+                (stacks.get(stack), session.python.stacks.get(stack))
+            else {
+                continue;
+            };
+            for (depth, function) in functions.iter().enumerate() {
+                let inner = &marks[..depth];
+                let drawn = match marks[depth] {
+                    Mark::Source => true,
+                    Mark::Own => false,
+                    _ => continue,
+                };
+                let loads = inner.contains(&Mark::Loader);
+                if inner.contains(&Mark::Framework) && !loads {
+                    computes.insert(*function);
+                } else if drawn {
+                    out.insert(*function);
+                }
+                let count = seen.entry(*function).or_default();
+                count.0 += 1;
+                count.1 += usize::from(loads);
+            }
+        }
+        let loop_of_its_own = |count: usize| count as f64 > ALWAYS * samples.len() as f64;
+        let reads = seen
+            .into_iter()
+            .filter(|(_, (all, loads))| {
+                *loads as f64 >= READS * *all as f64 && *loads > 0 && !loop_of_its_own(*all)
+            })
+            .map(|(function, _)| function);
+        out.extend(reads);
+    }
+    out.retain(|function| !computes.contains(function));
+    out
+}
+
+/// What a stack, the innermost function first, is there for: the outermost function that tells decides.
+fn tell(marks: &[Mark], functions: &[u32], sources: &BTreeSet<u32>) -> Doing {
+    for (mark, function) in marks.iter().zip(functions).rev() {
+        match mark {
+            Mark::Loader => return Doing::Input,
+            Mark::Framework => return Doing::Model,
+            Mark::Source | Mark::Own if sources.contains(function) => return Doing::Input,
+            Mark::Source | Mark::Own | Mark::Other => {}
+        }
+    }
+    Doing::Other
+}

@@ -1,0 +1,144 @@
+//! What stacks of Python code tell of a trainer without workers, and waits for the interpreter's lock.
+
+use super::{
+    stories::{TRAINER, close, share, sums_up, trainer},
+    tale::{By, FUTEX, On, Tale},
+};
+use crate::analysis::Kind;
+
+const SCRIPT: &str = "/home/me/train.py";
+const LOADER: &str = "/usr/lib/python3/dist-packages/torch/utils/data/dataloader.py";
+const MODULE: &str = "/usr/lib/python3/dist-packages/torch/nn/modules/module.py";
+
+/// A trainer alone, with functions 1 (the script), 2 (the loader), 3 (a module's call) and 4 (`name` in the script).
+fn alone(name: &str, generator: bool) -> Tale {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .function(1, SCRIPT, "<module>")
+        .function(2, LOADER, "_BaseDataLoaderIter.__next__")
+        .function(3, MODULE, "Module._call_impl");
+    if generator {
+        tale.generator(4, SCRIPT, name);
+    } else {
+        tale.function(4, SCRIPT, name);
+    }
+    tale
+}
+
+/// Times of samples, 20 ms apart, of a step of 100 ms: those from `from` on, `count` of them.
+fn times(from: u32, count: u32) -> impl Iterator<Item = f64> {
+    (0..80).flat_map(move |step| {
+        (from..from + count).map(move |n| f64::from(step * 100 + n * 20 + 10))
+    })
+}
+
+#[test]
+fn a_loader_without_workers_is_input() {
+    let mut tale = alone("Data.__getitem__", false);
+    tale.stack(1, &[4, 2, 1], TRAINER, times(0, 3))
+        .stack(2, &[3, 1], TRAINER, times(3, 2));
+    let trainer = trainer(&tale, 8000.0);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::InputCpu), 0.6, "input");
+    close(share(&trainer, Kind::Compute), 0.4, "compute");
+}
+
+#[test]
+fn what_a_loop_draws_from_is_input() {
+    for (name, generator) in [("batches", true), ("Source.__next__", false)] {
+        let mut tale = alone(name, generator);
+        tale.stack(1, &[4, 1], TRAINER, times(0, 2))
+            .stack(2, &[3, 1], TRAINER, times(2, 3));
+        let trainer = trainer(&tale, 8000.0);
+        close(share(&trainer, Kind::InputCpu), 0.4, name);
+    }
+}
+
+#[test]
+fn a_generator_that_trains_is_no_input() {
+    let mut tale = alone("steps", true);
+    tale.stack(1, &[4, 1], TRAINER, times(0, 2))
+        .stack(2, &[3, 4, 1], TRAINER, times(2, 3));
+    let trainer = trainer(&tale, 8000.0);
+    close(share(&trainer, Kind::InputCpu), 0.0, "input");
+}
+
+#[test]
+fn transforms_that_are_modules_are_input_inside_the_loader() {
+    let mut tale = alone("Data.__getitem__", false);
+    tale.stack(1, &[3, 4, 2, 1], TRAINER, times(0, 3))
+        .stack(2, &[3, 1], TRAINER, times(3, 2));
+    let trainer = trainer(&tale, 8000.0);
+    close(share(&trainer, Kind::InputCpu), 0.6, "input");
+}
+
+#[test]
+fn a_function_that_mostly_reads_is_input_and_the_loop_is_not() {
+    let image = "/usr/lib/python3/dist-packages/PIL/Image.py";
+    let mut tale = alone("load", false);
+    tale.function(5, image, "Image.convert")
+        .function(6, SCRIPT, "main");
+    tale.stack(1, &[5, 4, 6, 1], TRAINER, times(0, 1))
+        .stack(2, &[4, 6, 1], TRAINER, times(1, 2))
+        .stack(3, &[6, 1], TRAINER, times(3, 2));
+    let trainer = trainer(&tale, 8000.0);
+    close(share(&trainer, Kind::InputCpu), 0.6, "input");
+}
+
+#[test]
+fn few_samples_say_nothing() {
+    let mut tale = alone("Data.__getitem__", false);
+    tale.stack(1, &[4, 2, 1], TRAINER, times(0, 3).take(20));
+    let trainer = trainer(&tale, 8000.0);
+    close(share(&trainer, Kind::InputCpu), 0.0, "input");
+}
+
+#[test]
+fn a_thread_that_keeps_the_interpreter_holds_the_step_thread_up() {
+    // The other thread computes all the time, and gives the lock up when it is asked: 5 ms after each request, in which the
+    // clock ends the wait. It is hardly ever without it.
+    let hog = 101;
+    let gil = 0x7000;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, hog)
+        .interpreter(TRAINER, gil - 0x1b0, 0x1000);
+    for turn in 0..1300_u32 {
+        let begin = f64::from(turn) * 6.0;
+        // Of two words in turn, on two cache lines.
+        let word = On::Futex(gil + u64::from(turn % 2) * 0x40);
+        tale.wait(TRAINER, begin, begin + 5.0, FUTEX, word, By::Interrupt);
+        tale.wait(
+            hog,
+            begin + 5.0,
+            begin + 5.06,
+            FUTEX,
+            word,
+            By::Thread(TRAINER),
+        );
+    }
+    let trainer = trainer(&tale, 7800.0);
+    sums_up(&trainer);
+    assert_eq!(trainer.cast.step_tid, TRAINER);
+    let found = share(&trainer, Kind::Serialization);
+    assert!((0.8..0.9).contains(&found), "{found}");
+}
+
+#[test]
+fn a_main_thread_that_hardly_gets_the_interpreter_is_the_step_thread() {
+    let hog = 101;
+    let gil = 0x7000;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, hog)
+        .interpreter(TRAINER, gil - 0x1b0, 0x1000);
+    for turn in 0..80_u32 {
+        let begin = f64::from(turn) * 100.0;
+        let word = On::Futex(gil);
+        tale.wait(TRAINER, begin, begin + 99.0, FUTEX, word, By::Thread(hog));
+    }
+    let trainer = trainer(&tale, 8000.0);
+    assert_eq!(trainer.cast.step_tid, TRAINER);
+    let found = share(&trainer, Kind::Serialization);
+    assert!(found > 0.95, "{found}");
+}

@@ -1,0 +1,137 @@
+//! Sampled stacks of Python programs: where the main thread of each process is, read from outside.
+//!
+//! A **thread of its own** ([`worker`]) reads memory of the processes (`/proc/PID/mem`) while they go on; nothing stops them, and
+//! nothing is put into them. It holds nothing that the watch needs: a process that hangs, or a dead file system below a Python,
+//! cannot hold the watch up. In parts: `find` (which Python, and where), `layout` and `stack` (pure), `process` (one process),
+//! `sampler` (whose turn it is), `numbers` (records).
+
+mod find;
+mod layout;
+mod numbers;
+mod process;
+mod sampler;
+mod stack;
+mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::worker::Worker;
+use crate::record::Record;
+
+/// A program that a process runs: another number, another program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Program {
+    pid: u32,
+    number: u64,
+    /// The process that it is a copy of.
+    parent: Option<u32>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Pythons {
+    worker: Option<Worker>,
+    /// Starting the thread was tried.
+    started: bool,
+    programs: BTreeMap<u32, Program>,
+    numbers: u64,
+    /// What the thread was told last.
+    told: Vec<Program>,
+}
+
+impl Pythons {
+    /// A process was forked: it has its parent's program.
+    pub fn forked(&mut self, parent: u32, child: u32) {
+        self.begin(child, Some(parent));
+    }
+
+    /// A process executed another program.
+    pub fn executed(&mut self, pid: u32) {
+        self.begin(pid, None);
+    }
+
+    fn begin(&mut self, pid: u32, parent: Option<u32>) {
+        self.numbers += 1;
+        let number = self.numbers;
+        let program = Program {
+            pid,
+            number,
+            parent,
+        };
+        self.programs.insert(pid, program);
+    }
+
+    /// Takes the records that are there, and tells the thread who is alive (processes by thread). Starts it first: only after
+    /// privileges were given up, so that it never has them.
+    pub fn tick(&mut self, alive: &BTreeMap<u32, u32>, out: &mut Vec<Record>) {
+        self.drain(out);
+        let alive: BTreeSet<u32> = alive.values().copied().collect();
+        self.programs.retain(|pid, _| alive.contains(pid));
+        for pid in alive {
+            if !self.programs.contains_key(&pid) {
+                self.begin(pid, None);
+            }
+        }
+        if !self.started {
+            self.started = true;
+            self.start(out);
+        }
+        let Some(worker) = &self.worker else {
+            return;
+        };
+        if !self.programs.values().eq(&self.told) {
+            let programs: Vec<_> = self.programs.values().copied().collect();
+            if worker.tell(programs.clone()) {
+                self.told = programs;
+            }
+        }
+    }
+
+    fn start(&mut self, out: &mut Vec<Record>) {
+        match Worker::start() {
+            Ok(worker) => self.worker = Some(worker),
+            Err(error) => out.push(Record::Missing {
+                what: "python-stacks".to_owned(),
+                reason: format!("the thread that reads them could not be started: {error}"),
+            }),
+        }
+    }
+
+    /// Takes the records that are there.
+    pub fn drain(&mut self, out: &mut Vec<Record>) {
+        if let Some(worker) = &self.worker {
+            out.extend(std::iter::from_fn(|| worker.record().ok()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_another_one_after_fork_and_exec() {
+        let mut pythons = Pythons {
+            started: true,
+            ..Pythons::default()
+        };
+        let mut out = Vec::new();
+        let mut tick = |pythons: &mut Pythons, alive: &[(u32, u32)]| {
+            pythons.tick(&alive.iter().copied().collect(), &mut out);
+            pythons.programs.values().copied().collect::<Vec<_>>()
+        };
+        let program = |pid, number, parent| Program {
+            pid,
+            number,
+            parent,
+        };
+        let first = tick(&mut pythons, &[(10, 10), (11, 10)]);
+        assert_eq!(first, [program(10, 1, None)]);
+        pythons.forked(10, 20);
+        let both = tick(&mut pythons, &[(10, 10), (20, 20)]);
+        assert_eq!(both, [program(10, 1, None), program(20, 2, Some(10))]);
+        pythons.executed(20);
+        let last = tick(&mut pythons, &[(20, 20)]);
+        assert_eq!(last, [program(20, 3, None)]);
+    }
+}

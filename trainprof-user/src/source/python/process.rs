@@ -1,0 +1,121 @@
+//! One process whose Python is known.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    time::{Duration, Instant},
+};
+
+use crate::record::fact::PyRuntimeFact;
+
+use super::{
+    find::{Unknown, find, memory},
+    numbers::Numbers,
+    stack::{Blocks, Python, Torn, function, main_thread, walk},
+};
+
+/// After so long the main thread's state is looked for again.
+const THREAD_AGE: Duration = Duration::from_secs(2);
+/// Code may be freed and its address used again: after so long, or when there is so much of it, all is read again.
+const CODES_AGE: Duration = Duration::from_secs(60);
+const MAX_CODES: usize = 65_536;
+
+/// See the module.
+pub struct Process {
+    memory: File,
+    python: Python,
+    thread: Option<(u64, Instant)>,
+    /// Numbers of functions by the address of their code; `None` for what is no code.
+    codes: HashMap<u64, Option<u32>>,
+    codes_since: Instant,
+    /// Samples that were none, since the last that was one.
+    pub failures: u32,
+    /// Its stack was read once.
+    pub followed: bool,
+    /// Where its interpreter lies was told.
+    told: bool,
+}
+
+impl Process {
+    /// `None` when it has no Python mapped.
+    pub fn open(pid: u32, now: Instant) -> Result<Option<Self>, Unknown> {
+        let found = find(pid)?;
+        Ok(found.map(|(memory, python)| Self::begin(memory, python, HashMap::new(), now)))
+    }
+
+    /// Its child has the same in the same places.
+    pub fn forked(&self, child: u32) -> Option<Self> {
+        let memory = memory(child).ok()?;
+        let codes = self.codes.clone();
+        Some(Self::begin(memory, self.python, codes, self.codes_since))
+    }
+
+    fn begin(
+        memory: File,
+        python: Python,
+        codes: HashMap<u64, Option<u32>>,
+        codes_since: Instant,
+    ) -> Self {
+        Self {
+            memory,
+            python,
+            thread: None,
+            codes,
+            codes_since,
+            failures: 0,
+            followed: false,
+            told: false,
+        }
+    }
+
+    /// Where its interpreter's state lies, the first time that this is asked.
+    pub fn runtime(&mut self, pid: u32) -> Option<PyRuntimeFact> {
+        let fact = PyRuntimeFact {
+            pid,
+            address: self.python.runtime,
+            bytes: self.python.runtime_bytes,
+        };
+        (!std::mem::replace(&mut self.told, true)).then_some(fact)
+    }
+
+    /// The number of the stack that the main thread has now; `None` when it has none or it cannot be told.
+    pub fn sample(&mut self, now: Instant, numbers: &mut Numbers) -> Option<u32> {
+        if now.duration_since(self.codes_since) >= CODES_AGE || self.codes.len() > MAX_CODES {
+            self.codes.clear();
+            self.codes_since = now;
+        }
+        match self.functions(now, numbers) {
+            Ok(functions) if functions.is_empty() => None,
+            Ok(functions) => {
+                (self.failures, self.followed) = (0, true);
+                numbers.stack(functions)
+            }
+            Err(Torn) => {
+                self.failures += 1;
+                self.thread = None;
+                None
+            }
+        }
+    }
+
+    fn functions(&mut self, now: Instant, numbers: &mut Numbers) -> Result<Vec<u32>, Torn> {
+        let mut blocks = Blocks::new(&self.memory);
+        let fresh = |since: &Instant| now.duration_since(*since) < THREAD_AGE;
+        let thread = match &self.thread {
+            Some((thread, since)) if fresh(since) => *thread,
+            _ => match main_thread(&mut blocks, &self.python)? {
+                Some(thread) => {
+                    self.thread = Some((thread, now));
+                    thread
+                }
+                None => return Ok(Vec::new()),
+            },
+        };
+        let (memory, python, codes) = (&self.memory, &self.python, &mut self.codes);
+        walk(&mut blocks, &python.layout, thread, |code| {
+            *codes.entry(code).or_insert_with(|| {
+                function(memory, python, code).and_then(|function| numbers.function(function))
+            })
+        })
+    }
+}

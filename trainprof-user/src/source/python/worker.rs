@@ -1,0 +1,212 @@
+//! The thread that reads the stacks, within a small share of a CPU.
+
+use std::{
+    io,
+    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Program, sampler::Sampler};
+use crate::{record::Record, source::own};
+
+/// CPU time that it may take is at most one part in so many of the time that passes: 0.3 %.
+const TIME_PER_CPU: u32 = 333;
+/// Time that it did not take is there for later, as much of it as it may take in a second. At the beginning there is more: a
+/// watch of ten seconds has as many stacks as it can have, one of days costs no more for it.
+const SAVED: Duration = Duration::from_secs(1);
+const SAVED_AT_FIRST: Duration = Duration::from_secs(15);
+/// Turns that the usual cost of one is the mean of, and what it is at first; nanoseconds.
+const TURNS: u64 = 16;
+const USUAL_NS: u64 = 50_000;
+/// Lists of processes and records that wait at most. While records wait, no stack is read.
+const LISTS: usize = 4;
+const RECORDS: usize = 4096;
+/// Deeper than anything in it goes.
+const STACK_BYTES: usize = 256 << 10;
+
+/// The thread, as its user sees it. It ends when this is dropped.
+pub struct Worker {
+    lists: SyncSender<Vec<Program>>,
+    records: Receiver<Record>,
+}
+
+impl Worker {
+    /// Starts it with the capabilities that the calling thread has now.
+    pub fn start() -> io::Result<Self> {
+        let (lists, told) = sync_channel(LISTS);
+        let (out, records) = sync_channel(RECORDS);
+        thread::Builder::new()
+            .name("python".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || run(&told, &out))?;
+        Ok(Self { lists, records })
+    }
+
+    /// Tells which processes are alive, in the order of their ids; false when it has not read what it was told before.
+    pub fn tell(&self, programs: Vec<Program>) -> bool {
+        self.lists.try_send(programs).is_ok()
+    }
+
+    /// The next record, if there is one.
+    pub fn record(&self) -> Result<Record, TryRecvError> {
+        self.records.try_recv()
+    }
+}
+
+fn run(lists: &Receiver<Vec<Program>>, records: &SyncSender<Record>) {
+    let mut sampler = Sampler::default();
+    let mut budget = Budget::begin(Instant::now(), own::thread_cpu_ns());
+    let mut random = own::now().0;
+    let mut due = Instant::now();
+    let mut out = Vec::new();
+    loop {
+        match lists.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Ok(programs) => {
+                sampler.set(&programs, Instant::now());
+                let rest = budget.rest(Instant::now(), own::thread_cpu_ns());
+                due = due.min(Instant::now() + rest);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        sampler.turn(Instant::now(), &mut out);
+        for record in out.drain(..) {
+            if records.send(record).is_err() {
+                return;
+            }
+        }
+        let now = Instant::now();
+        let rest = budget.rest(now, own::thread_cpu_ns());
+        let pause = sampler.pause(now).max(budget.usual());
+        due = now + pause.mul_f64(jitter(&mut random)).max(rest);
+    }
+}
+
+/// Between a half and one and a half, so that no loop of the job is in step with us.
+fn jitter(random: &mut u64) -> f64 {
+    // Good enough for this (Knuth, MMIX).
+    *random = random
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    0.5 + (*random >> 33) as f64 / (1_u64 << 31) as f64
+}
+
+/// CPU time that may be taken.
+struct Budget {
+    at: Instant,
+    cpu_ns: u64,
+    /// Time that has passed and was not paid for yet.
+    saved: Duration,
+    /// The same that was paid for in advance.
+    owed: Duration,
+    usual_ns: u64,
+}
+
+impl Budget {
+    fn begin(at: Instant, cpu_ns: u64) -> Self {
+        Self {
+            at,
+            cpu_ns,
+            saved: SAVED_AT_FIRST,
+            owed: Duration::ZERO,
+            usual_ns: USUAL_NS,
+        }
+    }
+
+    /// How long to rest at least, when the thread has used `cpu_ns` of CPU time in all by now.
+    fn rest(&mut self, now: Instant, cpu_ns: u64) -> Duration {
+        let passed = self.saved + now.duration_since(self.at);
+        let turn_ns = cpu_ns.saturating_sub(self.cpu_ns);
+        let used = self.owed + Duration::from_nanos(turn_ns) * TIME_PER_CPU;
+        self.saved = passed.saturating_sub(used).min(self.saved.max(SAVED));
+        self.owed = used.saturating_sub(passed);
+        (self.at, self.cpu_ns) = (now, cpu_ns);
+        // A dear turn, such as a look at a new process, is not usual.
+        let counted_ns = turn_ns.min(4 * self.usual_ns);
+        self.usual_ns = (self.usual_ns * (TURNS - 1) + counted_ns) / TURNS;
+        self.owed
+    }
+
+    /// How far apart turns may be on average, with a tenth to spare: what a single turn cost must not decide when the next one
+    /// comes, else dear places of a program would be seen too rarely.
+    fn usual(&self) -> Duration {
+        if self.saved > SAVED {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(self.usual_ns + self.usual_ns / 10) * TIME_PER_CPU
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn later() -> Budget {
+        let mut budget = Budget::begin(Instant::now(), 0);
+        budget.saved = SAVED;
+        budget
+    }
+
+    /// Turns of so many CPU microseconds in ten seconds, and the part of a CPU that they took.
+    fn ten_seconds(mut budget: Budget, turn_us: u64) -> (u64, f64) {
+        let begin = budget.at;
+        let (mut now, mut cpu_ns, mut turns) = (begin, 0, 0);
+        while now < begin + Duration::from_secs(10) {
+            cpu_ns += turn_us * 1_000;
+            turns += 1;
+            let rest = budget.rest(now, cpu_ns);
+            now += budget.usual().max(Duration::from_millis(10)).max(rest);
+        }
+        (turns, cpu_ns as f64 / (now - begin).as_nanos() as f64)
+    }
+
+    #[test]
+    fn it_takes_no_more_than_its_share() {
+        // Cheap turns are taken as they come, dear ones are spread out.
+        for (turn_us, most) in [(10, 1_000), (300, 110), (5_000, 8)] {
+            let (turns, share) = ten_seconds(later(), turn_us);
+            assert!(share < 0.0034, "{turn_us} µs: {share}");
+            assert!(
+                (most * 3 / 4..=most).contains(&turns),
+                "{turn_us} µs: {turns}"
+            );
+        }
+    }
+
+    #[test]
+    fn at_first_it_may_take_more() {
+        let (turns, share) = ten_seconds(Budget::begin(Instant::now(), 0), 60);
+        assert!(turns >= 999, "{turns}");
+        assert!(share < 0.0075, "{share}");
+        let (_, share) = ten_seconds(Budget::begin(Instant::now(), 0), 5_000);
+        assert!(share < 0.009, "{share}");
+    }
+
+    #[test]
+    fn what_was_not_taken_lasts_for_a_second() {
+        let mut budget = later();
+        let at = budget.at + Duration::from_secs(100);
+        assert_eq!(budget.rest(at, 0), Duration::ZERO);
+        let rest = budget.rest(at, 10_000_000);
+        assert_eq!(rest, Duration::from_millis(3_330 - 1_000));
+    }
+
+    #[test]
+    fn one_dear_turn_does_not_decide_when_the_next_ones_come() {
+        let mut budget = later();
+        let usual = budget.usual();
+        budget.rest(budget.at, 3_000_000);
+        assert!(budget.usual() < usual * 5 / 4);
+    }
+
+    #[test]
+    fn turns_come_at_uneven_times() {
+        let mut random = 1;
+        let all: Vec<f64> = (0..1000).map(|_| jitter(&mut random)).collect();
+        assert!(all.iter().all(|factor| (0.5..1.5).contains(factor)));
+        let mean = all.iter().sum::<f64>() / 1000.0;
+        assert!((mean - 1.0).abs() < 0.05, "{mean}");
+    }
+}
