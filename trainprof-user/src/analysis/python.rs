@@ -80,6 +80,21 @@ const FRAMEWORKS: [&str; 22] = [
     "/transformers/models/",
 ];
 
+/// Turns that show a pattern, and the part (0–1) of their halves that only one sample fell into: there will be others that none did.
+const MIN_TURNS: usize = 10;
+const MOST_SINGLE: f64 = 0.1;
+
+/// Samples in a row that show the same half of a turn.
+struct Part {
+    input: bool,
+    first: u64,
+    last: u64,
+    samples: usize,
+}
+
+/// Where processes are started: a loader that makes its workers makes no batch meanwhile.
+const STARTERS: [&str; 2] = ["/multiprocessing/popen_", "/subprocess.py"];
+
 /// What a stack is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
@@ -95,6 +110,8 @@ enum Mark {
     Loader,
     /// Of a library that computes.
     Framework,
+    /// Starts processes.
+    Starter,
     /// Code of the job's own that a loop draws items from.
     Source,
     /// Other code of the job's own.
@@ -109,6 +126,9 @@ fn mark(function: &PyFunctionFact) -> Mark {
     }
     if FRAMEWORKS.iter().any(|part| file.contains(part)) {
         return Mark::Framework;
+    }
+    if STARTERS.iter().any(|part| file.contains(part)) {
+        return Mark::Starter;
     }
     if !is_own(file) {
         return Mark::Other;
@@ -128,7 +148,7 @@ fn is_own(file: &str) -> bool {
     !file.contains("/site-packages/")
         && !file.contains("/dist-packages/")
         && !file.contains("/lib/python3")
-        && !file.starts_with('<')
+        && !file.starts_with("<frozen")
 }
 
 /// Stacks of the job, told apart.
@@ -217,6 +237,58 @@ impl<'a> Python<'a> {
                 .map(around)
                 .collect(),
         )
+    }
+
+    /// Stretches in which a process's main thread made input or waited for it, one for each turn of its loop, and how finely their
+    /// ends are known (ns). `None` where turns are too short for the samples to show each of them.
+    pub fn turns(&self, pid: u32) -> Option<(Vec<(u64, u64)>, u64)> {
+        let samples = self.facts.session.python.samples.get(&pid)?;
+        let mut parts: Vec<Part> = Vec::new();
+        let mut gaps: Vec<u64> = samples
+            .windows(2)
+            .map(|pair| pair[1].0 - pair[0].0)
+            .collect();
+        for (at, stack) in samples {
+            let input = match self.doing.get(stack) {
+                Some(Doing::Input) => true,
+                Some(Doing::Model) => false,
+                _ => continue,
+            };
+            match parts.last_mut() {
+                Some(part) if part.input == input => {
+                    part.last = *at;
+                    part.samples += 1;
+                }
+                _ => parts.push(Part {
+                    input,
+                    first: *at,
+                    last: *at,
+                    samples: 1,
+                }),
+            }
+        }
+        // The first and the last one were cut off by the watch.
+        let whole = parts.get(1..parts.len().saturating_sub(1))?;
+        let single = whole.iter().filter(|part| part.samples < 2).count();
+        if whole.len() < 2 * MIN_TURNS || single as f64 > MOST_SINGLE * whole.len() as f64 {
+            return None;
+        }
+        gaps.sort_unstable();
+        let middle = |a: u64, b: u64| a + (b - a) / 2;
+        let turns = parts
+            .windows(3)
+            .filter(|around| around[1].input)
+            .map(|around| {
+                let [before, part, after] = around else {
+                    return (0, 0);
+                };
+                (
+                    middle(before.last, part.first),
+                    middle(part.last, after.first),
+                )
+            })
+            .collect();
+        Some((turns, gaps[gaps.len() / 2]))
     }
 
     /// Functions of the job's own that main threads of these processes were in, most first; of libraries where no function
@@ -322,12 +394,16 @@ fn sources(session: &Session, stacks: &BTreeMap<u32, Vec<Mark>>) -> BTreeSet<u32
 
 /// What a stack, the innermost function first, is there for: the outermost function that tells decides.
 fn tell(marks: &[Mark], functions: &[u32], sources: &BTreeSet<u32>) -> Doing {
-    for (mark, function) in marks.iter().zip(functions).rev() {
-        match mark {
-            Mark::Loader => return Doing::Input,
+    for (depth, (mark, function)) in marks.iter().zip(functions).enumerate().rev() {
+        let input = match mark {
+            Mark::Loader => true,
             Mark::Framework => return Doing::Model,
-            Mark::Source | Mark::Own if sources.contains(function) => return Doing::Input,
-            Mark::Source | Mark::Own | Mark::Other => {}
+            Mark::Source | Mark::Own => sources.contains(function),
+            Mark::Starter | Mark::Other => false,
+        };
+        if input {
+            let starts = marks[..depth].contains(&Mark::Starter);
+            return if starts { Doing::Other } else { Doing::Input };
         }
     }
     Doing::Other

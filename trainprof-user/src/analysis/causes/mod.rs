@@ -307,6 +307,8 @@ fn own_batches(facts: &Facts, step_tid: u32, checkpoints: &[(u64, u64)]) -> OwnB
                 .then(|| (found.clone(), alternation.resolution_ns));
         }
     }
-    let told = Python::new(facts).input(step_tid, MAKES);
+    let python = Python::new(facts);
+    let told = python.input(step_tid, MAKES);
+    let turns = turns.or_else(|| python.turns(step_tid));
     (if told.is_empty() { found } else { told }, turns)
 }

@@ -4,7 +4,7 @@ use super::{
     stories::{TRAINER, close, share, sums_up, trainer},
     tale::{By, FUTEX, On, Tale},
 };
-use crate::analysis::Kind;
+use crate::analysis::{Kind, steps::Clock};
 
 const SCRIPT: &str = "/home/me/train.py";
 const LOADER: &str = "/usr/lib/python3/dist-packages/torch/utils/data/dataloader.py";
@@ -41,6 +41,27 @@ fn a_loader_without_workers_is_input() {
     sums_up(&trainer);
     close(share(&trainer, Kind::InputCpu), 0.6, "input");
     close(share(&trainer, Kind::Compute), 0.4, "compute");
+}
+
+#[test]
+fn turns_that_are_long_enough_are_steps() {
+    let mut tale = alone("Data.__getitem__", false);
+    tale.stack(1, &[4, 2, 1], TRAINER, times(0, 3))
+        .stack(2, &[3, 1], TRAINER, times(3, 2));
+    let steps = trainer(&tale, 8000.0).steps.expect("steps");
+    assert_eq!(steps.clock, Clock::OwnBatches);
+    // The first turn and the last are cut off.
+    assert!(
+        (76..=79).contains(&steps.spans.len()),
+        "{}",
+        steps.spans.len()
+    );
+    close(steps.mean_ns() / 1e8, 1.0, "length");
+    // One sample in each half: some will have had none.
+    let mut tale = alone("Data.__getitem__", false);
+    tale.stack(1, &[4, 2, 1], TRAINER, times(0, 1))
+        .stack(2, &[3, 1], TRAINER, times(3, 1));
+    assert!(trainer(&tale, 8000.0).steps.is_none());
 }
 
 #[test]
@@ -83,6 +104,22 @@ fn a_function_that_mostly_reads_is_input_and_the_loop_is_not() {
         .stack(3, &[6, 1], TRAINER, times(3, 2));
     let trainer = trainer(&tale, 8000.0);
     close(share(&trainer, Kind::InputCpu), 0.6, "input");
+}
+
+#[test]
+fn making_workers_is_no_making_of_batches() {
+    let mut tale = alone("run", false);
+    tale.function(
+        5,
+        "/usr/lib/python3.11/multiprocessing/popen_fork.py",
+        "Popen._launch",
+    );
+    // A trainer that was itself started so, whose loader makes workers for 40 of 100 ms.
+    tale.stack(1, &[5, 2, 4, 5, 1], TRAINER, times(0, 2))
+        .stack(2, &[3, 4, 5, 1], TRAINER, times(2, 2))
+        .stack(3, &[2, 4, 5, 1], TRAINER, times(4, 1));
+    let trainer = trainer(&tale, 8000.0);
+    close(share(&trainer, Kind::InputCpu), 0.2, "input");
 }
 
 #[test]
