@@ -20,7 +20,7 @@ use crate::{
 const MAPPED_BYTES: u64 = 1 << 20;
 
 /// Every program takes memory and gives it back: up to so much (0–1) of a thread's running that is part of what it does.
-const ORDINARY: f64 = 0.15;
+const ORDINARY: f64 = 0.2;
 
 /// Less than so many bytes a second through pipes is talk, not data.
 const MIN_PIPED_PER_S: f64 = 1e6;
