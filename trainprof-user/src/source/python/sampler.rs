@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A process's stack is read once in this time, as long as there are few; stacks of all are this far apart on average at least.
-const PERIOD: Duration = Duration::from_millis(20);
+const PERIOD: Duration = Duration::from_millis(40);
 const APART: Duration = Duration::from_millis(10);
 /// Stacks read in one turn: most of what one costs is that nothing which is needed for it is in a cache any more.
 const BATCH: u32 = 4;
