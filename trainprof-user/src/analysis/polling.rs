@@ -71,34 +71,36 @@ pub fn put_together(session: &Session, timelines: &mut HashMap<u32, Vec<Item>>) 
     }
 }
 
-/// Threads that bring input: process, thread, and when it waited or had no CPU.
-struct Makers(Vec<(u32, u32, Vec<(u64, u64)>)>);
+/// A main thread that brings input.
+struct Maker {
+    pid: u32,
+    /// When it waited.
+    away: Vec<(u64, u64)>,
+}
+
+struct Makers(Vec<Maker>);
 
 impl Makers {
     fn new(session: &Session, timelines: &HashMap<u32, Vec<Item>>) -> Self {
         let brings =
             |thread: &&Thread| thread.key.tid == thread.pid && thread.activity.takes_input();
-        let away = |tid: u32| {
-            let items = timelines.get(&tid).map_or(&[][..], Vec::as_slice);
-            items.iter().map(|item| (item.from, item.woken)).collect()
+        let maker = |thread: &Thread| {
+            let items = timelines.get(&thread.pid).map_or(&[][..], Vec::as_slice);
+            Maker {
+                pid: thread.pid,
+                away: union(items.iter().map(|item| (item.from, item.woken)).collect()),
+            }
         };
-        let threads = session.threads.values().filter(brings);
-        Self(
-            threads
-                .map(|thread| (thread.pid, thread.key.tid, union(away(thread.key.tid))))
-                .collect(),
-        )
+        Self(session.threads.values().filter(brings).map(maker).collect())
     }
 
     /// Who of these processes was at work for most of a time: it ran, wanted a CPU, or made no wait that is known.
     fn at_work(&self, of: impl Fn(u32) -> bool, from: u64, to: u64) -> Option<u32> {
-        let (least, tid) = self
-            .0
-            .iter()
-            .filter(|(pid, _, _)| of(*pid))
-            .map(|(_, tid, away)| (overlap(away, from, to), *tid))
+        let makers = self.0.iter().filter(|maker| of(maker.pid));
+        let (least, pid) = makers
+            .map(|maker| (overlap(&maker.away, from, to), maker.pid))
             .min()?;
-        (least as f64 <= (1.0 - AT_WORK) * (to - from) as f64).then_some(tid)
+        (least as f64 <= (1.0 - AT_WORK) * (to - from) as f64).then_some(pid)
     }
 }
 
@@ -314,10 +316,11 @@ mod tests {
 
     #[test]
     fn what_nobody_sent_is_waited_for_from_who_was_at_work() {
+        let maker = |pid, away| Maker { pid, away };
         let makers = Makers(vec![
-            (1, 1, vec![]),
-            (8, 8, vec![(0, 100 * MS)]),
-            (9, 9, vec![(0, 5 * MS), (60 * MS, 80 * MS)]),
+            maker(1, vec![]),
+            maker(8, vec![(0, 100 * MS)]),
+            maker(9, vec![(0, 5 * MS), (60 * MS, 80 * MS)]),
         ]);
         let at_work = |from, to| makers.at_work(|pid| pid != 1, from, to);
         let items = row(0, 5, MS / 10);

@@ -20,6 +20,7 @@ use super::{
     locks::{Lock, LockId},
     phases,
     python::Python,
+    spans::share_inside,
     taking_in::taking_in,
     throttle::Throttled,
     walk::{HopKind, Leaf, Spent, Walked, What},
@@ -29,7 +30,10 @@ pub use outside::outsider;
 
 /// A smaller part (0–1) of what a step thread runs is no making of batches, and no taking them in, that is worth telling.
 const MAKES: f64 = 0.05;
-const TAKES: f64 = 0.15;
+const TAKES: f64 = 0.25;
+/// Parts of the time (0–1) that files or clock samples give, and stacks, differ by no more than this where both see the same: then
+/// the former are the finer ones.
+const AGREE: f64 = 0.12;
 
 /// What is known about a cause beyond its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -310,5 +314,14 @@ fn own_batches(facts: &Facts, step_tid: u32, checkpoints: &[(u64, u64)]) -> OwnB
     let python = Python::new(facts);
     let told = python.input(step_tid, MAKES);
     let turns = turns.or_else(|| python.turns(step_tid));
-    (if told.is_empty() { found } else { told }, turns)
+    let part = |spans: &[(u64, u64)]| share_inside(&facts.spans, spans);
+    let agree = !found.is_empty() && (part(&found) - part(&told)).abs() <= AGREE;
+    (
+        if told.is_empty() || agree {
+            found
+        } else {
+            told
+        },
+        turns,
+    )
 }
