@@ -97,6 +97,12 @@ impl Pythons {
         }
     }
 
+    /// Reads no stacks any more.
+    pub fn stop(&mut self, out: &mut Vec<Record>) {
+        self.drain(out);
+        (self.worker, self.started) = (None, true);
+    }
+
     /// Takes the records that are there.
     pub fn drain(&mut self, out: &mut Vec<Record>) {
         if let Some(worker) = &self.worker {
@@ -131,6 +137,7 @@ mod tests {
         let both = tick(&mut pythons, &[(10, 10), (20, 20)]);
         assert_eq!(both, [program(10, 1, None), program(20, 2, Some(10))]);
         pythons.executed(20);
+        pythons.stop(&mut Vec::new());
         let last = tick(&mut pythons, &[(20, 20)]);
         assert_eq!(last, [program(20, 3, None)]);
     }

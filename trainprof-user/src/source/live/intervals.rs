@@ -83,6 +83,7 @@ impl Live {
         );
         if self.allocs.sheds_samples() {
             self.probes.shed_samples()?;
+            self.pythons.stop(&mut self.out);
         }
         self.threads = threads;
         let hidden = self.entries.take_hidden();
