@@ -22,10 +22,9 @@ const READS: f64 = 0.25;
 const ALWAYS: f64 = 0.95;
 
 /// Parts of paths of libraries that make batches, or what they are made of.
-const LOADERS: [&str; 29] = [
+const LOADERS: [&str; 28] = [
     "/multiprocessing/queues.py",
     "/multiprocessing/connection.py",
-    "/multiprocessing/pool.py",
     "/torch/utils/data/",
     "/torchdata/",
     "/torchvision/transforms/",

@@ -123,6 +123,14 @@ fn making_workers_is_no_making_of_batches() {
 }
 
 #[test]
+fn training_in_a_pools_process_is_computing() {
+    let mut tale = alone("train", false);
+    tale.function(5, "/usr/lib/python3.11/multiprocessing/pool.py", "worker")
+        .stack(1, &[3, 4, 5, 1], TRAINER, times(0, 5));
+    close(share(&trainer(&tale, 8000.0), Kind::InputCpu), 0.0, "input");
+}
+
+#[test]
 fn few_samples_say_nothing() {
     let mut tale = alone("Data.__getitem__", false);
     tale.stack(1, &[4, 2, 1], TRAINER, times(0, 3).take(20));
@@ -130,23 +138,30 @@ fn few_samples_say_nothing() {
     close(share(&trainer, Kind::InputCpu), 0.0, "input");
 }
 
+/// Another thread of the trainer, and a word of the lock of its interpreter.
+const OTHER: u32 = 101;
+const GIL: u64 = 0x7000;
+
+fn with_other_thread() -> Tale {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, OTHER)
+        .interpreter(TRAINER, GIL - 0x1b0, 0x1000);
+    tale
+}
+
 #[test]
 fn a_thread_that_keeps_the_interpreter_holds_the_step_thread_up() {
     // The other thread computes all the time, and gives the lock up when it is asked: 5 ms after each request, in which the
     // clock ends the wait. It is hardly ever without it.
-    let hog = 101;
-    let gil = 0x7000;
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1)
-        .thread(TRAINER, hog)
-        .interpreter(TRAINER, gil - 0x1b0, 0x1000);
+    let mut tale = with_other_thread();
     for turn in 0..1300_u32 {
         let begin = f64::from(turn) * 6.0;
         // Of two words in turn, on two cache lines.
-        let word = On::Futex(gil + u64::from(turn % 2) * 0x40);
+        let word = On::Futex(GIL + u64::from(turn % 2) * 0x40);
         tale.wait(TRAINER, begin, begin + 5.0, FUTEX, word, By::Interrupt);
         tale.wait(
-            hog,
+            OTHER,
             begin + 5.0,
             begin + 5.06,
             FUTEX,
@@ -163,16 +178,11 @@ fn a_thread_that_keeps_the_interpreter_holds_the_step_thread_up() {
 
 #[test]
 fn a_main_thread_that_hardly_gets_the_interpreter_is_the_step_thread() {
-    let hog = 101;
-    let gil = 0x7000;
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1)
-        .thread(TRAINER, hog)
-        .interpreter(TRAINER, gil - 0x1b0, 0x1000);
+    let mut tale = with_other_thread();
     for turn in 0..80_u32 {
         let begin = f64::from(turn) * 100.0;
-        let word = On::Futex(gil);
-        tale.wait(TRAINER, begin, begin + 99.0, FUTEX, word, By::Thread(hog));
+        let word = On::Futex(GIL);
+        tale.wait(TRAINER, begin, begin + 99.0, FUTEX, word, By::Thread(OTHER));
     }
     let trainer = trainer(&tale, 8000.0);
     assert_eq!(trainer.cast.step_tid, TRAINER);
