@@ -85,13 +85,14 @@ pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
     if !joined && run.count != 0 {
         add_run(run.who, run.whence, u64::from(run.count), run.bytes, run.ns);
     }
-    if !joined {
-        (run.who, run.whence, run.count) = (who, whence, 0);
-        (run.bytes, run.ns, run.rest) = (0, 0, 0);
+    if joined {
+        run.count += 1;
+        run.bytes += done.bytes;
+        run.ns += done.ns;
+    } else {
+        (run.who, run.whence, run.count) = (who, whence, 1);
+        (run.bytes, run.ns, run.rest) = (done.bytes, done.ns, 0);
     }
-    run.count += 1;
-    run.bytes += done.bytes;
-    run.ns += done.ns;
     if done.timed || done.bytes != 0 || MOVES_BYTES >> (done.op & 31) & 1 != 0 {
         let timed = u64::from(done.timed) * TIMED;
         add_shape(who | timed, object.dev, done.bytes, done.ns);

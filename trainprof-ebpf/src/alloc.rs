@@ -8,7 +8,7 @@ use core::hint::black_box;
 
 use aya_ebpf::{
     EbpfContext as _,
-    bindings::{BPF_ANY, BPF_F_USER_STACK, BPF_RB_FORCE_WAKEUP},
+    bindings::{BPF_ANY, BPF_F_USER_STACK, BPF_NOEXIST, BPF_RB_FORCE_WAKEUP},
     helpers::{
         bpf_get_prandom_u32, bpf_ktime_get_ns, bpf_probe_read_user,
         generated::bpf_get_attach_cookie,
@@ -29,7 +29,7 @@ use crate::{
     kernel::{current_ids, member},
     maps::{
         ALLOC_CALLERS, ALLOC_CALLS, ALLOC_FULL, ALLOC_HITS, ALLOC_LIFETIMES, ALLOC_LIVE,
-        ALLOC_PENDING, ALLOC_STACKS, ALLOC_STATE, ALLOC_WINDOW, SCRATCH_CALLS,
+        ALLOC_PENDING, ALLOC_STACKS, ALLOC_STATE, ALLOC_WINDOW, NO_CALLS,
     },
 };
 
@@ -98,7 +98,7 @@ pub fn alloc_entry(ctx: ProbeContext) -> u32 {
             bytes = bytes.wrapping_mul(argument(&ctx, site.times));
         }
     }
-    called(window, tid, site.function, bytes);
+    called(tid, site.function.into(), bytes);
     if site.size == NO_ARG {
         return 0;
     }
@@ -141,44 +141,46 @@ fn close(window: *mut Window) {
     let _ = ALLOC_FULL.output::<u64>(&now, u64::from(BPF_RB_FORCE_WAKEUP));
 }
 
-/// Adds a call to its thread's cell.
-#[inline(always)]
-fn called(window: *mut Window, tid: u32, function: u8, bytes: u64) {
-    let key = CallsKey {
-        tid,
-        function: u32::from(function),
+/// Adds a call to its thread's cell. As [`gave_back`] a function of its own, which the verifier looks at once and not for each way
+/// to it.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn called(tid: u32, function: u32, bytes: u64) -> u32 {
+    let Some(window) = ALLOC_WINDOW.get_ptr_mut(0) else {
+        return 0;
     };
-    // The compiler knows what it can be, the verifier does not: the comparison in `add` must stay.
-    let bucket = black_box(size_bucket(bytes)) as usize;
-    if let Some(cell) = ALLOC_CALLS.get_ptr_mut(key) {
-        // SAFETY: the entry stays valid inside this program's RCU section, and only this thread writes it.
-        let cell = unsafe { &mut *cell };
-        add(cell, bytes, bucket);
-        // SAFETY: as in `open_window`.
-        if cell.count >= unsafe { (*window).max_calls } {
-            close(window);
+    let key = CallsKey { tid, function };
+    if ALLOC_CALLS.get_ptr_mut(key).is_none() {
+        let Some(none) = NO_CALLS.get(0) else {
+            return 0;
+        };
+        if ALLOC_CALLS
+            .insert(key, none, u64::from(BPF_NOEXIST))
+            .is_err()
+        {
+            count(LOST_CELL);
+            return 0;
         }
-        return;
     }
-    let Some(cell) = SCRATCH_CALLS.get_ptr_mut(0) else {
-        return;
+    let Some(cell) = ALLOC_CALLS.get_ptr_mut(key) else {
+        return 0;
     };
-    // SAFETY: a per-CPU slot of integers, for which zero is a valid value.
-    let cell = unsafe {
-        core::ptr::write_bytes(cell, 0, 1);
-        &mut *cell
-    };
-    add(cell, bytes, bucket);
-    if ALLOC_CALLS.insert(key, &*cell, u64::from(BPF_ANY)).is_err() {
-        count(LOST_CELL);
+    // SAFETY: the entry stays valid inside this program's RCU section, and only this thread writes it.
+    let cell = unsafe { &mut *cell };
+    add(cell, bytes);
+    // SAFETY: as in `open_window`.
+    if cell.count >= unsafe { (*window).max_calls } {
+        close(window);
     }
+    0
 }
 
 #[inline(always)]
-fn add(cell: &mut Calls, bytes: u64, bucket: usize) {
+fn add(cell: &mut Calls, bytes: u64) {
     cell.count += 1;
     cell.bytes += bytes;
-    if let Some(n) = cell.size.get_mut(bucket) {
+    // The compiler knows what it can be, the verifier does not: the comparison must stay.
+    if let Some(n) = cell.size.get_mut(black_box(size_bucket(bytes)) as usize) {
         *n += 1;
     }
 }
@@ -277,10 +279,11 @@ fn spread(address: u64) -> u32 {
 }
 
 /// Memory is given back.
-#[inline(always)]
-fn gave_back(tgid: u32, address: u64) {
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn gave_back(tgid: u32, address: u64) -> u32 {
     if address == 0 {
-        return;
+        return 0;
     }
     let key = MemoryKey {
         address,
@@ -289,13 +292,13 @@ fn gave_back(tgid: u32, address: u64) {
     };
     // SAFETY: copied out at once.
     let Some(allocated) = (unsafe { ALLOC_LIVE.get(key) }).copied() else {
-        return;
+        return 0;
     };
     let _ = ALLOC_LIVE.remove(key);
     // SAFETY: clock helper.
     let ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(allocated.at);
     let Some(all) = ALLOC_LIFETIMES.get_ptr_mut(0) else {
-        return;
+        return 0;
     };
     // SAFETY: a per-CPU slot.
     let all = unsafe { &mut *all };
@@ -308,4 +311,5 @@ fn gave_back(tgid: u32, address: u64) {
     if let Some(n) = all.ns.get_mut(black_box(size_bucket(ns)) as usize) {
         *n += 1;
     }
+    0
 }

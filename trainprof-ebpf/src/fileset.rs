@@ -33,11 +33,13 @@ const NAME_BYTES: usize = 256;
 const MAX_DEPTH: usize = 32;
 /// Bytes of a path's text that are looked at.
 const TEXT_BYTES: usize = 256;
-/// Bytes of it that are looked at between two looks for the end.
-const CHUNK: usize = 16;
+/// Words that hold them.
+const TEXT_WORDS: usize = TEXT_BYTES / 8;
 /// Stands for the extension in the key of a directory itself, which is another set than its files without one: no name has
 /// this character.
 const DIRECTORY: u64 = b'/' as u64;
+/// In what [`path_of`] gives: the path goes on.
+const CUT_OFF: u64 = 1 << 32;
 /// Low bits of a number that name the CPU which gave it out.
 const CPU_BITS: u32 = 12;
 
@@ -210,13 +212,30 @@ fn name_dentry(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) ->
     info.from_text = 0;
     info.dfd = 0;
     info.truncated = 0;
+    let (used, truncated) = unpack(path_of(key.dir));
+    info.truncated = truncated;
+    info.path_len = used;
+    publish(info, key, &mut set);
+    set
+}
+
+/// Writes the names from a directory's entry up to the file system's root into this CPU's [`SCRATCH_INFO`]. Gives the bytes
+/// used, and in the upper half whether the path was cut off. A function of its own, so that the many ways out of the loop
+/// meet at its end: the verifier would follow each through all that comes after.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn path_of(dir: u64) -> u64 {
+    let Some(info) = SCRATCH_INFO.get_ptr_mut(0) else {
+        return 0;
+    };
+    // SAFETY: a per-CPU slot.
+    let info = unsafe { &mut *info };
     let mut used = 0_usize;
-    let mut at = key.dir;
+    let mut at = dir;
     for _ in 0..MAX_DEPTH {
         let parent: u64 = peek(at, offset!(dentry_parent)).unwrap_or(0);
         if parent == 0 || parent == at {
-            at = 0;
-            break;
+            return used as u64;
         }
         let name: u64 = peek(at, offset!(dentry_name)).unwrap_or(0);
         // Looked at right before it is used: 6.1 forgets what was found of a value that lies on the stack.
@@ -238,10 +257,13 @@ fn name_dentry(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) ->
         used += n as usize;
         at = parent;
     }
-    info.truncated = u32::from(at != 0);
-    info.path_len = used as u32;
-    publish(info, key, &mut set);
-    set
+    used as u64 | CUT_OFF
+}
+
+/// What [`path_of`] gave: bytes used, 1 when the path was cut off.
+#[inline(always)]
+fn unpack(path: u64) -> (u32, u32) {
+    (path as u32, (path >> 32) as u32)
 }
 
 /// The file set of the path in argument `path` of a system call, relative to the descriptor before it.
@@ -327,24 +349,30 @@ extern "C" fn read_text(path: u64) -> u32 {
     if n <= 0 {
         return 0;
     }
-    // FNV-1a of the part up to the last slash, without a branch per byte: each would double the paths that the verifier
-    // has to look at. Masks would do the same, on kernels that tell both values of a mask apart.
+    // Eight bytes at a time, and without a branch but for the end: each would double the paths that the verifier has to look at.
+    let words = info.path.as_ptr().cast::<u64>();
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut dir_hash = hash;
     let mut dir_len = 0_u64;
-    let mut alive = 1;
-    for chunk in 0..TEXT_BYTES / CHUNK {
-        for i in 0..CHUNK {
-            let at = chunk * CHUNK + i;
-            let byte = u64::from(info.path[at]);
-            alive *= 1 - one_if_zero(byte);
-            let slash = alive * one_if_zero(byte ^ u64::from(b'/'));
-            dir_hash = dir_hash.wrapping_add(hash.wrapping_sub(dir_hash).wrapping_mul(slash));
-            dir_len =
-                dir_len.wrapping_add((at as u64 + 1).wrapping_sub(dir_len).wrapping_mul(slash));
-            hash = (hash ^ byte).wrapping_mul(0x0100_0000_01b3);
-        }
-        if alive == 0 {
+    for i in 0..TEXT_WORDS {
+        // SAFETY: the path is longer, and begins at a multiple of eight bytes.
+        let word = u64::from_le(unsafe { words.add(i).read() });
+        let ends = zero_bytes(word);
+        let before_end = (ends & ends.wrapping_neg()).wrapping_sub(1);
+        // The highest bit of the bytes up to the last slash, and whether there is one.
+        let mut upto = zero_bytes(word ^ EACH * u64::from(b'/')) & before_end;
+        upto |= upto >> 8;
+        upto |= upto >> 16;
+        upto |= upto >> 32;
+        let upto = black_box(upto >> 7 & EACH);
+        let found = upto & 1;
+        let bytes = upto.wrapping_mul(EACH) >> 56;
+        let hash_here = mixed(hash, word & upto.wrapping_mul(0xff));
+        dir_hash = dir_hash.wrapping_add(hash_here.wrapping_sub(dir_hash).wrapping_mul(found));
+        let len_here = (i as u64 * 8).wrapping_add(bytes);
+        dir_len = dir_len.wrapping_add(len_here.wrapping_sub(dir_len).wrapping_mul(found));
+        hash = mixed(hash, word);
+        if ends != 0 {
             break;
         }
     }
@@ -353,11 +381,23 @@ extern "C" fn read_text(path: u64) -> u32 {
     n as u32
 }
 
-/// 1 when `v` is 0, else 0; for values below 2^63.
+/// One in each byte.
+const EACH: u64 = u64::MAX / 0xff;
+
+/// The highest bit of each byte that is zero.
 #[inline(always)]
-fn one_if_zero(v: u64) -> u64 {
-    // Were its range known, before or after, the compiler would make a branch of it again.
-    black_box(black_box(v).wrapping_sub(1) >> 63)
+fn zero_bytes(word: u64) -> u64 {
+    let low = EACH * 0x7f;
+    !(((word & low) + low) | word | low)
+}
+
+/// A hash with eight bytes more, whose bits all depend on the ones before (the multipliers are those of splitmix64).
+#[inline(always)]
+fn mixed(hash: u64, word: u64) -> u64 {
+    let mut mixed = (hash ^ word).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^= mixed >> 32;
+    mixed = mixed.wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 29
 }
 
 /// Takes the next number for `set`; the description is in place before the key can be found.

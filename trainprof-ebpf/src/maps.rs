@@ -157,8 +157,9 @@ pub static ALLOC_LIVE: HashMap<MemoryKey, Allocated> =
     HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 #[map]
 pub static ALLOC_LIFETIMES: PerCpuArray<Lifetimes> = PerCpuArray::with_max_entries(1, 0);
+/// What a new cell of [`ALLOC_CALLS`] begins as: never written.
 #[map]
-pub static SCRATCH_CALLS: PerCpuArray<Calls> = PerCpuArray::with_max_entries(1, 0);
+pub static NO_CALLS: Array<Calls> = Array::with_max_entries(1, 0);
 
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(4 << 20, 0);
