@@ -17,6 +17,11 @@ pub fn now() -> KtimeNs {
     KtimeNs(clock(libc::CLOCK_MONOTONIC))
 }
 
+/// Nanoseconds since boot, those included in which the host slept: what the kernel tells beginnings of processes in.
+pub fn since_boot_ns() -> u64 {
+    clock(libc::CLOCK_BOOTTIME)
+}
+
 /// CPU nanoseconds of this thread.
 pub fn thread_cpu_ns() -> u64 {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)

@@ -100,6 +100,15 @@ pub fn start_time(pid: u32) -> Result<u64, EnvError> {
     Ok(stat(pid)?.starttime)
 }
 
+/// For how long a process has been there, in nanoseconds; to a clock tick.
+///
+/// # Errors
+/// When there is no such process.
+pub fn age_ns(pid: u32) -> Result<u64, EnvError> {
+    let tick = 1_000_000_000 / procfs::ticks_per_second();
+    Ok(super::clock::since_boot_ns().saturating_sub(start_time(pid)?.saturating_mul(tick)))
+}
+
 /// Whether this is a thread of the kernel: PF_KTHREAD in the flags of `proc_pid_stat(5)`. Such processes have no
 /// program, and nothing of a training job happens in them on its own account.
 ///

@@ -20,10 +20,13 @@ use crate::{
 };
 
 const SECOND: u64 = 1_000_000_000;
-/// When a process is looked at for libraries of the GPU, in nanoseconds after it was first seen (or executed a
-/// program), and how often after that. A library is loaded when a program gets to it.
+/// When a process is looked at for libraries of the GPU, in nanoseconds after it began (or executed a program), and how often
+/// after that. A library is loaded when a program gets to it.
 const LOOKS: [u64; 5] = [0, SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND];
 const LOOK_EVERY: u64 = 10 * SECOND;
+/// A process that has been there longer is looked at less often: it has its libraries.
+const SETTLED: u64 = 60 * SECOND;
+const SETTLED_LOOK_EVERY: u64 = 30 * SECOND;
 /// Calls a second from which on a function is not watched any more. The probes of a call take about 10 µs where the
 /// kernel has to single-step, else about one: either way 2 % of a CPU.
 const MOST_STEPPED: u64 = 2_000;
@@ -40,6 +43,17 @@ struct Watched {
     before: u64,
 }
 
+/// When a process that began then and is looked at now is looked at next.
+fn next_look(began: KtimeNs, now: KtimeNs) -> KtimeNs {
+    let age = now.0.saturating_sub(began.0);
+    let later = LOOKS.iter().find(|after| **after > age);
+    match later {
+        Some(after) => KtimeNs(began.0 + after),
+        None if age < SETTLED => KtimeNs(now.0 + LOOK_EVERY),
+        None => KtimeNs(now.0 + SETTLED_LOOK_EVERY),
+    }
+}
+
 /// What is known of the job's GPUs and of its calls.
 #[derive(Default)]
 pub struct Gpus {
@@ -48,8 +62,8 @@ pub struct Gpus {
     /// Processes with a context, by device.
     contexts: BTreeMap<u32, BTreeSet<u32>>,
     environments: BTreeMap<u32, Visible>,
-    /// Processes by when they are looked at next, and how often they were.
-    looks: BTreeMap<u32, (KtimeNs, usize, KtimeNs)>,
+    /// When processes began, as far as that was told or seen, and when they are looked at next.
+    looks: BTreeMap<u32, (KtimeNs, KtimeNs)>,
     watched: Vec<Watched>,
     second_began: KtimeNs,
     /// Samples that were dropped since this was last asked.
@@ -59,6 +73,12 @@ pub struct Gpus {
 impl Gpus {
     pub fn set_driver(&mut self, driver: Driver) {
         self.driver = Some(driver);
+    }
+
+    /// A process was looked at before the watch began, `age` nanoseconds after its own beginning.
+    pub fn looked_at(&mut self, pid: u32, age: u64, now: KtimeNs) {
+        let began = KtimeNs(now.0.saturating_sub(age));
+        self.looks.insert(pid, (began, next_look(began, now)));
     }
 
     /// How many samples were dropped since the last call.
@@ -221,7 +241,7 @@ impl Gpus {
             there
         });
         for pid in job {
-            let (first, looks, next) = self.looks.entry(*pid).or_insert((now, 0, now));
+            let (began, next) = self.looks.entry(*pid).or_insert((now, now));
             if now < *next {
                 continue;
             }
@@ -230,11 +250,7 @@ impl Gpus {
                 // It is busy: the rest has to wait for the next turn.
                 return;
             }
-            *looks += 1;
-            *next = match LOOKS.get(*looks) {
-                Some(after) => KtimeNs(first.0 + after),
-                None => KtimeNs(now.0 + LOOK_EVERY),
-            };
+            *next = next_look(*began, now);
         }
     }
 
@@ -302,4 +318,31 @@ fn visible(pid: u32) -> Visible {
         let _ = file.take(ENVIRON).read_to_end(&mut environ);
     }
     Visible::decode(&environ)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_old_is_looked_at_less_often() {
+        let next = |began: u64, now: u64| {
+            next_look(KtimeNs(began * SECOND), KtimeNs(now * SECOND)).0 / SECOND
+        };
+        assert_eq!(next(100, 100), 101);
+        assert_eq!(next(100, 103), 105);
+        assert_eq!(next(100, 110), 120);
+        assert_eq!(next(100, 400), 430);
+    }
+
+    #[test]
+    fn what_was_looked_at_before_is_not_at_once_again() {
+        let mut gpus = Gpus::default();
+        let now = KtimeNs(500 * SECOND);
+        gpus.looked_at(7, 3 * SECOND, now);
+        assert_eq!(gpus.looks[&7].1, KtimeNs(502 * SECOND));
+        // Longer there than the kernel's clock has run (a host that slept).
+        gpus.looked_at(8, 900 * SECOND, now);
+        assert_eq!(gpus.looks[&8].1, KtimeNs(530 * SECOND));
+    }
 }

@@ -33,7 +33,7 @@ use super::{
     throttle::{Bounds, Throttle},
 };
 use crate::{
-    env::{EnvError, host::HostFacts},
+    env::{EnvError, host::HostFacts, process},
     event::{self, Event},
     gpu,
     kernel::{KernelError, Limits, Probes, touch_slot},
@@ -137,8 +137,13 @@ impl Live {
             targets.push(scan::check_target(*pid)?);
         }
         let mut probes = Probes::attach(watch.limits)?;
+        let mut gpus = Gpus::default();
         if let (Some(calls), Ok(family)) = (&mut probes.calls, scan::family(&targets)) {
             calls.begin(&family);
+            let now = own::now();
+            for pid in family {
+                gpus.looked_at(pid, process::age_ns(pid).unwrap_or(0), now);
+            }
         }
         let added = scan::follow_all(&mut probes, &targets)?;
         let at = added
@@ -177,7 +182,7 @@ impl Live {
             touches: throttle(watch.limits.touch_spacing_ns),
             touched: BTreeSet::new(),
             entries: Entries::default(),
-            gpus: Gpus::default(),
+            gpus,
             allocs: Allocs::new(
                 watch.alloc,
                 watch.overhead_budget,

@@ -69,7 +69,7 @@ pub const OWN_PROGRAM: &str = "/proc/self/exe";
 type Function = unsafe extern "C" fn(u64);
 const FUNCTIONS: [Function; 3] = [emulated, stepped, returning];
 /// Calls of one measurement, and how many of these are made: the lower quartile counts, since other work only adds.
-const CALLS: [u64; 3] = [1_000, 150, 600];
+const CALLS: [u64; 3] = [300, 50, 200];
 const ROUNDS: usize = 7;
 /// How often a call is made while a probe is taken away.
 const POKE: Duration = Duration::from_micros(200);

@@ -91,7 +91,7 @@ impl Sockets {
             for (_, sockets) in by_namespace(std::mem::take(new)) {
                 let mut wanted: BTreeMap<u64, New> =
                     sockets.into_iter().map(|new| (new.inode, new)).collect();
-                for socket in look_up(&wanted) {
+                for socket in look_up(&mut wanted) {
                     wanted.remove(&socket.inode);
                     out.push(Record::Socket(socket));
                 }
@@ -130,11 +130,18 @@ const TABLES: [(&str, &str, Decode); 5] = [
     ("udp6", "udp", decode_inet),
 ];
 
-/// Reads tables until every socket is found.
-fn look_up(wanted: &BTreeMap<u64, New>) -> Vec<SocketFact> {
-    let mut found = Vec::new();
+/// Reads tables until every socket is found that is still there: many live for one message, and to find that they are in no table
+/// takes reading all of them. Those that are gone are taken from `wanted`.
+fn look_up(wanted: &mut BTreeMap<u64, New>) -> Vec<SocketFact> {
+    let mut found = Vec::<SocketFact>::new();
     let pids: BTreeSet<u32> = wanted.values().map(|new| new.pid).collect();
-    for (table, family, decode) in TABLES {
+    for (turn, (table, family, decode)) in TABLES.into_iter().enumerate() {
+        if turn == 1 && found.len() < wanted.len() {
+            let open: BTreeSet<u64> = pids.iter().flat_map(|pid| open_sockets(*pid)).collect();
+            wanted.retain(|inode, _| {
+                open.contains(inode) || found.iter().any(|fact| fact.inode == *inode)
+            });
+        }
         if found.len() == wanted.len() {
             break;
         }
@@ -154,6 +161,22 @@ fn look_up(wanted: &BTreeMap<u64, New>) -> Vec<SocketFact> {
         }));
     }
     found
+}
+
+/// Inodes of the sockets that a process has open (`/proc/PID/fd`, proc_pid_fd(5)).
+fn open_sockets(pid: u32) -> Vec<u64> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
+    let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let names = links.filter_map(|link| link.into_os_string().into_string().ok());
+    let inode = |name: String| {
+        name.strip_prefix("socket:[")?
+            .strip_suffix(']')?
+            .parse()
+            .ok()
+    };
+    names.filter_map(inode).collect()
 }
 
 /// Rows of a table, line by line in bounded memory; lines of another form are left out.
