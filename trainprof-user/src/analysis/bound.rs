@@ -9,8 +9,9 @@ use super::{demand::Demand, kind::Kind};
 
 /// How exactly times of one run tell those of another one, at best.
 const EXACT: f64 = 1.02;
-/// When all CPUs of the host become free but for what is left, that gets faster by this part: it shares caches,
-/// memory, clock and, with threads of one core, the core itself with what is gone. Measured on two threads of one core.
+/// When the cause took all of the time, what is left gets faster by this part: a thread that waits goes on with cold caches on a CPU
+/// that slept, and one that works beside others shares caches, memory, clock and, with threads of one core, the core itself. The
+/// model's own work takes 12 % less CPU time without the cause in the median of 31 runs, whatever the cause.
 const RELIEF: f64 = 0.1;
 
 /// What the bound is computed from; times in ns of the walked part of the watch.
@@ -81,17 +82,13 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
     (terms.wall / least * EXACT.max(terms.pace) * (1.0 + RELIEF * relief(kind, terms))).max(1.0)
 }
 
-/// Share (0–1) of the host's CPU time that is free when the cause is gone.
+/// Share (0–1) of the time in which what is left was slowed down by the cause.
 fn relief(kind: Kind, terms: &Terms) -> f64 {
-    let all = (terms.wall * terms.host_cpus).max(1.0);
-    let freed = match kind {
-        // Others have at most what the job does not use.
-        Kind::CpuContention => all - terms.cpu + terms.cpu_apart,
-        // What is late elsewhere is still done there.
+    match kind {
+        // What was done one by one, or late elsewhere, is still done.
         Kind::Serialization | Kind::Communication => 0.0,
-        _ => terms.cpu_of_cause,
-    };
-    (freed / all).clamp(0.0, 1.0)
+        _ => ((terms.own_of_cause + terms.stall_of_cause) / terms.wall.max(1.0)).clamp(0.0, 1.0),
+    }
 }
 
 #[cfg(test)]
@@ -119,17 +116,33 @@ mod tests {
         (terms, demand)
     }
 
+    /// The bound without what is added for a run that goes better.
+    fn plain(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
+        bound(kind, terms, demand) / EXACT / (1.0 + RELIEF * relief(kind, terms))
+    }
+
+    #[test]
+    fn what_is_left_gets_faster_by_what_slowed_it_down() {
+        let (terms, demand) = readers();
+        // 75 of 200 ms.
+        assert!((relief(Kind::StorageIo, &terms) - 0.375).abs() < 1e-9);
+        assert!(relief(Kind::Serialization, &terms).abs() < 1e-9);
+        let ratio =
+            bound(Kind::StorageIo, &terms, &demand) / plain(Kind::StorageIo, &terms, &demand);
+        assert!((ratio - EXACT * 1.0375).abs() < 1e-9, "{ratio}");
+    }
+
     #[test]
     fn the_next_bottleneck_limits_the_gain() {
         let (terms, demand) = readers();
         // Without reading: own time 100 against 50 for decoding.
-        assert!((bound(Kind::StorageIo, &terms, &demand) - 2.0 * EXACT).abs() < 1e-9);
+        assert!((plain(Kind::StorageIo, &terms, &demand) - 2.0).abs() < 1e-9);
         // Without decoding: reading alone takes 150.
         let terms = Terms {
             stall_of_cause: 25.0,
             ..terms
         };
-        assert!((bound(Kind::InputCpu, &terms, &demand) - 200.0 / 150.0 * EXACT).abs() < 1e-9);
+        assert!((plain(Kind::InputCpu, &terms, &demand) - 200.0 / 150.0).abs() < 1e-9);
     }
 
     #[test]
@@ -152,8 +165,8 @@ mod tests {
             parallel: 3.0,
             ..Demand::default()
         };
-        let got = bound(Kind::Serialization, &terms, &demand);
-        assert!((got - 100.0 / 60.0 * EXACT).abs() < 1e-9, "{got}");
+        let got = plain(Kind::Serialization, &terms, &demand);
+        assert!((got - 100.0 / 60.0).abs() < 1e-9, "{got}");
     }
 
     #[test]
@@ -171,21 +184,21 @@ mod tests {
             cpu: 30.0,
             ..Terms::default()
         };
-        let got = bound(Kind::InputCpu, &terms, &Demand::default());
-        assert!((got - 100.0 / 30.0 * EXACT).abs() < 1e-9, "{got}");
+        let got = plain(Kind::InputCpu, &terms, &Demand::default());
+        assert!((got - 100.0 / 30.0).abs() < 1e-9, "{got}");
     }
 
     #[test]
     fn the_gpu_and_the_cpus_limit_it_too() {
         let (mut terms, demand) = readers();
         terms.gpu_busy = 160.0;
-        assert!((bound(Kind::StorageIo, &terms, &demand) - 1.25 * EXACT).abs() < 1e-9);
+        assert!((plain(Kind::StorageIo, &terms, &demand) - 1.25).abs() < 1e-9);
         terms.gpu_busy = 0.0;
         terms.stall_of_cause = 0.0;
         terms.cpu = 360.0;
         terms.own = 20.0;
         // 180 of CPU time for each of the two CPUs, but never less gain than what was blamed.
-        let got = bound(Kind::StorageIo, &terms, &demand);
-        assert!((got - 200.0 / 180.0 * EXACT).abs() < 1e-9, "{got}");
+        let got = plain(Kind::StorageIo, &terms, &demand);
+        assert!((got - 200.0 / 180.0).abs() < 1e-9, "{got}");
     }
 }

@@ -14,9 +14,9 @@ const UNDISTURBED: f64 = 0.25;
 const LEAST_STALLED: f64 = 0.25;
 const HARDLY: f64 = 0.2;
 /// More than this is no disturbance but work that differs.
-const MOST: f64 = 1.15;
+const MOST: f64 = 1.2;
 
-/// The steps' mean time outside stalls by that in undisturbed stretches, or in steps that hardly waited: 1 to 1.15. `stalls`:
+/// The steps' mean time outside stalls by that in undisturbed stretches, or in steps that hardly waited: 1 to 1.2. `stalls`:
 /// sorted, without overlaps.
 pub fn pace(steps: &Steps, stalls: &[(u64, u64)]) -> f64 {
     let mut parts: Vec<(f64, f64)> = steps

@@ -270,7 +270,7 @@ fn decode_unix(line: &str) -> Option<Row> {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsRawFd, FromRawFd as _, OwnedFd};
 
     use super::*;
 
@@ -392,15 +392,28 @@ mod tests {
 
     #[test]
     fn a_socket_that_is_nowhere_is_looked_for_a_few_times() {
+        // Neither bound nor connected: in no table.
+        // SAFETY: a new descriptor, which nobody else has.
+        let apart = unsafe {
+            OwnedFd::from_raw_fd(libc::socket(
+                libc::AF_INET,
+                libc::SOCK_STREAM | libc::SOCK_CLOEXEC,
+                0,
+            ))
+        };
         let mut sockets = Sockets::default();
         let mut out = Vec::new();
-        sockets.meet(std::process::id(), u64::MAX, WORTH_NS);
+        sockets.meet(std::process::id(), inode(&apart), WORTH_NS);
         for try_ in 1..=TRIES {
             sockets.resolve(KtimeNs(u64::from(try_) * 1000 * SECOND), &mut out);
             assert_eq!(sockets.has_new(), try_ < TRIES);
             // Again within a second: not its turn, and no try.
             sockets.resolve(KtimeNs(u64::from(try_) * 1000 * SECOND), &mut out);
         }
+        // One that is gone, as far as the process tells.
+        sockets.meet(std::process::id(), u64::MAX, WORTH_NS);
+        sockets.resolve(KtimeNs(u64::MAX / 4), &mut out);
+        assert!(!sockets.has_new());
         // A process that never was.
         sockets.meet(5_000_000, 1, WORTH_NS);
         sockets.resolve(KtimeNs(u64::MAX / 2), &mut out);
