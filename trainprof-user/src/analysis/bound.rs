@@ -39,6 +39,8 @@ pub struct Terms {
     pub pinned: Option<f64>,
     /// The GPU's busy time; 0 without one.
     pub gpu_busy: f64,
+    /// What the ranks beside the one that is waited for most are busy themselves.
+    pub other_ranks: f64,
     /// The mean own time of a step by that in undisturbed stretches of the watch, ≥ 1: [`super::pace`]. 0: not known.
     pub pace: f64,
 }
@@ -75,6 +77,9 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
         // Taking away what the walk blamed on the cause is possible, whatever the model says.
         least = least.min(terms.wall - terms.own_of_cause - terms.stall_of_cause);
         least = least.max(terms.gpu_busy);
+    }
+    if kind == Kind::Communication {
+        least = least.max(terms.other_ranks);
     }
     if least <= 0.0 {
         return f64::INFINITY;

@@ -8,6 +8,7 @@ use super::{
     facts::{Facts, is_on_purpose},
     locks::{Lock, LockId, lock_of},
     polling::is_polled,
+    python::{self, Waits},
     room::{interprets, room, together},
     spans::{overlap, union},
     timeline::{Item, line},
@@ -191,7 +192,7 @@ fn loader_threads(
                 && (from_step.count as f64) < DRIVEN * to_step.count as f64
                 && to_step.ns as f64 >= WAITED_FOR * facts.walkable_ns() as f64
                 && to_step.ns / to_step.count >= MIN_WAIT_NS
-                && busy(session, *tid)
+                && (busy(session, *tid) || brings(facts, *tid, trainer, step_tid))
                 && !called(facts, locks, *tid, step_tid);
             input || undriven
         })
@@ -334,6 +335,11 @@ fn busy(session: &Session, tid: u32) -> bool {
     session.thread(tid).is_some_and(|thread| {
         thread.run_ns as f64 >= 0.01 * thread.present_ns(session.until) as f64
     })
+}
+
+/// Whether the main thread takes what another one brings from a queue, though that one hardly runs: it waits for something itself.
+fn brings(facts: &Facts, tid: u32, trainer: u32, step_tid: u32) -> bool {
+    step_tid == trainer && python::waits(facts, step_tid, tid) == Some(Waits::ForAnItem)
 }
 
 /// How often one thread ended another's waits, and how long those were (ns).

@@ -15,17 +15,21 @@ use crate::session::{
 };
 
 /// Files smaller than this (mean) are small: reading them costs about what opening them costs.
-const SMALL_BYTES: f64 = 256.0 * 1024.0;
+pub const SMALL_BYTES: f64 = 256.0 * 1024.0;
 /// Files that are read at once, in one piece that is hardly longer in coming than the shortest: none of their cost is that of bytes.
 const TINY_BYTES: f64 = 16.0 * 1024.0;
-/// Files are the cost when at least this share of the time goes into opening, closing and looking them up.
+/// Files are the cost when at least this share of the time goes into opening, closing and looking them up; where it is nearly all of
+/// it, whatever their size.
 const META_SHARE: f64 = 0.35;
+const META_ALONE: f64 = 0.8;
 
 /// Time of one set of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FileTime {
     pub opens: u64,
     pub opened_bytes: u64,
+    /// Times that files were asked about (stat) or listed.
+    pub lookups: u64,
     /// Nanoseconds in open, stat, close, getdents: calls that return, and waits of those that are on the way.
     pub meta_ns: u64,
     /// Nanoseconds in reads and page faults.
@@ -44,6 +48,7 @@ impl FileTime {
     fn add(&mut self, other: &Self) {
         self.opens += other.opens;
         self.opened_bytes += other.opened_bytes;
+        self.lookups += other.lookups;
         self.meta_ns += other.meta_ns;
         self.read_ns += other.read_ns;
         self.read_bytes += other.read_bytes;
@@ -55,8 +60,9 @@ impl FileTime {
         let meta = self.meta_ns as f64;
         let all = meta + self.read_ns as f64;
         let below = |bytes: f64| self.mean_bytes().is_some_and(|mean| mean < bytes);
-        let looked_up = all > 0.0 && meta >= META_SHARE * all;
-        if below(TINY_BYTES) || below(SMALL_BYTES) && looked_up {
+        let looked_up = |share: f64| all > 0.0 && meta >= share * all;
+        if below(TINY_BYTES) || below(SMALL_BYTES) && looked_up(META_SHARE) || looked_up(META_ALONE)
+        {
             Kind::SmallFiles
         } else {
             Kind::StorageIo
@@ -103,7 +109,11 @@ impl FileKinds {
                     }
                     time.meta_ns += total.ns;
                 }
-                Op::Stat | Op::Close | Op::Getdents => time.meta_ns += total.ns,
+                Op::Stat | Op::Getdents => {
+                    time.lookups += total.count;
+                    time.meta_ns += total.ns;
+                }
+                Op::Close => time.meta_ns += total.ns,
                 Op::Read | Op::UringRead | Op::Copy if class == Class::File => {
                     time.read_ns += total.ns;
                     time.read_bytes += total.bytes;

@@ -4,6 +4,7 @@
 pub mod alternation;
 pub mod asked;
 pub mod bound;
+mod bursts;
 pub mod cast;
 pub mod causes;
 pub mod collectives;
@@ -84,6 +85,8 @@ pub struct Trainer {
     pub terms: Terms,
     pub idle: IdleBlame,
     pub gpu_calls: bool,
+    /// It only brings together what other ranks computed.
+    pub coordinates: bool,
     /// Share of the step thread's time inside synchronising calls.
     pub synchronising: f64,
     /// Walked time, ns.
@@ -93,6 +96,8 @@ pub struct Trainer {
     pub checkpoints: Vec<(u64, u64)>,
     /// Stretches in which the step thread, having no producers, made batches itself.
     pub own_batches: Vec<(u64, u64)>,
+    /// That it did so is known only from what these stretches alternate with.
+    pub own_batches_guessed: bool,
     /// Stretches in which the step thread, having producers, took a batch in and asked for the next one.
     pub taking_in: Vec<(u64, u64)>,
 }
@@ -114,6 +119,25 @@ impl Trainer {
             *out.entry(share.kind).or_default() += share.ns;
         }
         out
+    }
+
+    /// Share (0–1) of the time in which it did not wait for other ranks.
+    fn own_share(&self) -> f64 {
+        1.0 - self.ns(Kind::Communication) / self.wall.max(1.0)
+    }
+
+    /// The rank that it waits for most.
+    fn waits_for(&self) -> Option<u32> {
+        let mut by_rank = BTreeMap::<u32, f64>::new();
+        for share in &self.shares {
+            if share.kind == Kind::Communication && share.detail.rank != 0 {
+                *by_rank.entry(share.detail.rank).or_default() += share.ns;
+            }
+        }
+        by_rank
+            .into_iter()
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .map(|(rank, _)| rank)
     }
 
     /// The factor by which the job could be faster without a cause, at most.
@@ -248,6 +272,7 @@ pub fn analyse(session: &Session) -> Analysis {
             .map(|cast| trainer(&facts, cast, &locks, &files, &throttled))
             .collect()
     };
+    rank(&mut trainers);
     let chosen = choose(session, &trainers);
     let trainer = chosen.map(|at| trainers.swap_remove(at));
     let mut analysis = Analysis {
@@ -345,9 +370,11 @@ fn trainer(
         wall,
         stalled: in_stalls,
         gpu_calls: gpu.calls,
+        coordinates: false,
         synchronising: gpu.synchronising,
         checkpoints: scene.checkpoints().to_vec(),
         own_batches: scene.own_batches().to_vec(),
+        own_batches_guessed: scene.own_batches_guessed(),
         taking_in: scene.taking_in().to_vec(),
         kinds_of_leaf,
         shares,
@@ -429,7 +456,31 @@ fn host_cpus(session: &Session) -> f64 {
         .map_or(1.0, |start| f64::from(start.host.cpus_online.max(1)))
 }
 
-/// The trainer that is told about: the one that was asked for, or the one that waits for others most.
+/// A rank that does less than this part of what the others do itself only brings their results together.
+const COORDINATES: f64 = 0.25;
+
+/// Lets each trainer know how long the ranks that it does not wait for most are busy themselves, since no step gets shorter than
+/// that, and whether it is one of those only that bring the others' results together, as a server of parameters does.
+fn rank(trainers: &mut [Trainer]) {
+    let own: BTreeMap<u32, f64> = trainers
+        .iter()
+        .map(|trainer| (trainer.cast.trainer, trainer.own_share()))
+        .collect();
+    for trainer in trainers {
+        let late = trainer.waits_for();
+        let mut others: Vec<(u32, f64)> = own.iter().map(|(pid, share)| (*pid, *share)).collect();
+        others.retain(|(pid, _)| *pid != trainer.cast.trainer);
+        others.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let most = others.iter().find(|(pid, _)| Some(*pid) != late);
+        trainer.terms.other_ranks = most.map_or(0.0, |(_, share)| share * trainer.wall);
+        // One that is late may be busy all the time while the others hardly are.
+        trainer.coordinates = others
+            .get(1)
+            .is_some_and(|(_, share)| trainer.own_share() < COORDINATES * share);
+    }
+}
+
+/// The trainer that is told about: the one that was asked for, or the one that waits for others most; none that merely coordinates them.
 fn choose(session: &Session, trainers: &[Trainer]) -> Option<usize> {
     let asked = session
         .start
@@ -437,11 +488,12 @@ fn choose(session: &Session, trainers: &[Trainer]) -> Option<usize> {
         .and_then(|start| start.targets.first().copied());
     let by_pid = trainers
         .iter()
-        .position(|trainer| Some(trainer.cast.trainer) == asked);
+        .position(|trainer| Some(trainer.cast.trainer) == asked && !trainer.coordinates);
     by_pid.or_else(|| {
         trainers
             .iter()
             .enumerate()
+            .filter(|(_, trainer)| !trainer.coordinates)
             .max_by(|(_, a), (_, b)| {
                 let of = |t: &Trainer| t.ns(Kind::Communication) / t.wall.max(1.0);
                 of(a)

@@ -10,7 +10,7 @@ use super::{
     spans::{overlap, union},
     timeline::Item,
 };
-use crate::session::kind::WaitKind;
+use crate::{record::fact::TouchFact, session::kind::WaitKind};
 
 /// Longest that a step thread makes workers before it waits for a batch, ns.
 const MAX_START_NS: u64 = 2_000_000_000;
@@ -33,6 +33,8 @@ const MIN_SAMPLES: usize = 25;
 const BUSY_WITH_FILES: f64 = 0.25;
 /// Files that show a pattern.
 const MIN_FILES: usize = 20;
+/// Calls after a file was opened among which it is looked for what is done with it.
+const LOOKED_AT: usize = 16;
 
 /// Stretches in which the thread wrote a checkpoint.
 pub fn checkpoints(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
@@ -159,16 +161,19 @@ pub fn renewals(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
 /// Stretches in which a thread without producers made a batch itself: from the first file of a batch to the
 /// last one, and as long after that as it takes for one more. Empty where no batches can be told.
 pub fn own_batches(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
-    let mut opens: Vec<u64> = facts
-        .touches(tid)
+    let touches = facts.touches(tid);
+    let mut opens: Vec<u64> = touches
         .iter()
-        .filter(|touch| touch.op == Op::Open.number() && touch.object.class == Class::File as u8)
-        .map(|touch| touch.at.0)
+        .enumerate()
+        .filter(|(_, touch)| {
+            touch.op == Op::Open.number() && touch.object.class == Class::File as u8
+        })
+        .filter(|(n, touch)| !is_written(&touches[n + 1..], touch.object.id))
+        .map(|(_, touch)| touch.at.0)
         .collect();
     if opens.len() < MIN_FILES {
         // Files that stay open: the reads tell.
-        opens = facts
-            .touches(tid)
+        opens = touches
             .iter()
             .filter(|touch| {
                 touch.op == Op::Read.number() && touch.object.class == Class::File as u8
@@ -203,6 +208,20 @@ pub fn own_batches(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
         count += 1;
     }
     union(out)
+}
+
+/// Whether the first thing that is done with a file after it was opened is to write to it.
+fn is_written(after: &[TouchFact], id: u64) -> bool {
+    let moves =
+        |touch: &&TouchFact| touch.op == Op::Read.number() || touch.op == Op::Write.number();
+    let of_file = after
+        .iter()
+        .take(LOOKED_AT)
+        .filter(|touch| touch.object.id == id);
+    of_file
+        .into_iter()
+        .find(moves)
+        .is_some_and(|touch| touch.op == Op::Write.number())
 }
 
 /// Whether the thread is busy with files outside of these stretches too: then a list of them is read there, say, and the

@@ -140,7 +140,7 @@ fn steps_of(facts: &Facts, times: &[u64]) -> Option<Vec<u64>> {
 }
 
 /// After how many calls the intervals repeat; `None` where they do neither that nor stay alike.
-fn calls_in_step(times: &[u64]) -> Option<usize> {
+pub(super) fn calls_in_step(times: &[u64]) -> Option<usize> {
     let gaps: Vec<f64> = times
         .windows(2)
         .map(|pair| ((pair[1] - pair[0]).max(1) as f64).ln())

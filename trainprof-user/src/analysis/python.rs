@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    facts::Facts,
+    facts::{Facts, is_on_purpose},
     spans::{overlap, union},
 };
 use crate::{record::fact::PyFunctionFact, session::Session};
@@ -148,6 +148,46 @@ fn is_own(file: &str) -> bool {
         && !file.contains("/dist-packages/")
         && !file.contains("/lib/python3")
         && !file.starts_with("<frozen")
+}
+
+/// Samples of waits that say something.
+const MIN_WAITING: usize = 10;
+
+/// How a main thread waits for another thread of its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// In code of the job's own, which calls nothing but C code for that: it takes a lock.
+    ForALock,
+    /// In Python's own code, of queues, futures and conditions: for what the other one brings.
+    ForAnItem,
+}
+
+/// How the main thread `pid` waits where `waker` ends its waits; `None` where its stacks do not tell.
+pub fn waits(facts: &Facts, pid: u32, waker: u32) -> Option<Waits> {
+    let python = &facts.session.python;
+    let items: Vec<_> = facts
+        .items(pid)
+        .iter()
+        .filter(|item| item.waker.tid == waker && is_on_purpose(item.waker.kind))
+        .collect();
+    let (mut own, mut all) = (0, 0);
+    for (at, stack) in python.samples.get(&pid)? {
+        let after = items.partition_point(|item| item.woken <= *at);
+        let inside = items.get(after).is_some_and(|item| item.from <= *at);
+        let innermost = python.stacks.get(stack).and_then(|stack| stack.first());
+        if inside && let Some(function) = innermost.and_then(|n| python.functions.get(n)) {
+            all += 1;
+            own += usize::from(is_own(&function.file));
+        }
+    }
+    if all < MIN_WAITING {
+        return None;
+    }
+    Some(if own * 2 > all {
+        Waits::ForALock
+    } else {
+        Waits::ForAnItem
+    })
 }
 
 /// Stacks of the job, told apart.

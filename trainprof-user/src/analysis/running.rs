@@ -138,6 +138,11 @@ pub enum Call {
     Other,
 }
 
+/// Whether a call waits for nothing but locks on files (fcntl_locking(2), flock(2)).
+pub fn locks_files(nr: i16) -> bool {
+    nr > NR_PREEMPTED && matches!(arch::syscall_name(nr), Some("fcntl" | "flock"))
+}
+
 /// What a system call is for, by its number.
 pub fn call(nr: i16) -> Call {
     if nr <= NR_PREEMPTED {

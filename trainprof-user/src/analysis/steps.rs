@@ -6,6 +6,7 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     asked::{epoch_by_epoch, step_by_step},
+    bursts::bursts,
     cast::Cast,
     causes::Scene,
     collectives::collectives,
@@ -14,7 +15,7 @@ use super::{
     messages::{hand_overs, requests},
     phases::{natural_break, renewals},
     polling::is_polled,
-    pulse::pulse,
+    pulse::{Pulse, pulse},
     put_aside::spread,
     room::{own_line, room},
     spans::{overlap, union},
@@ -47,6 +48,8 @@ const MOST_OF_WORK: f64 = 0.7;
 
 /// How sure calls of one kind alone are, against several kinds that agree.
 const ONE_KIND: f64 = 0.75;
+/// How far from a whole number of times as many bursts as calls of one kind may be, as a part of it.
+const IN_TURN: f64 = 0.03;
 
 /// What steps were found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -483,9 +486,20 @@ fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
 
 /// Calls that the step thread makes at even intervals, where nothing better is there: less sure than the others.
 fn from_own_calls(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
-    let pulse = pulse(facts, cast.step_tid, scene.checkpoints())?;
-    let mut steps = build(facts, Clock::OwnCalls, pulse.times, None);
-    if pulse.kinds < 2 {
+    let pulse = pulse(facts, cast.step_tid, scene.checkpoints());
+    let bursts = bursts(facts, cast.step_tid, scene.checkpoints());
+    // Where it reads from several things in turn, each shows a part of the steps alone.
+    let in_turn = |pulse: &Pulse, bursts: &[u64]| {
+        let times = bursts.len() as f64 / pulse.times.len() as f64;
+        times.round() >= 2.0 && (times - times.round()).abs() <= IN_TURN * times
+    };
+    let (times, kinds) = match (pulse, bursts) {
+        (Some(pulse), Some(bursts)) if in_turn(&pulse, &bursts) => (bursts, 1),
+        (Some(pulse), _) => (pulse.times, pulse.kinds),
+        (None, bursts) => (bursts?, 1),
+    };
+    let mut steps = build(facts, Clock::OwnCalls, times, None);
+    if kinds < 2 {
         steps.confidence *= ONE_KIND;
     }
     Some(steps)

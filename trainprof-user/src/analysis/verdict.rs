@@ -26,6 +26,8 @@ const ENOUGH_S: f64 = 10.0;
 const ENOUGH_STEPS: f64 = 20.0;
 /// Least of either.
 const MIN_S: f64 = 2.0;
+/// How sure it is that work between what a framework computes makes batches, where nothing else tells: it might collect garbage.
+const GUESSED: f64 = 0.6;
 /// A verdict that is surer than this is one.
 const MIN_CONFIDENCE: f64 = 0.3;
 /// Stretches of the watch whose shares are compared.
@@ -260,12 +262,28 @@ fn blurred_words(
         Some(pid) if trainer.cast.workers.contains(&pid) => {
             format!("the trainer waits while worker {pid}, or one like it, spends")
         }
-        _ => format!("process {} spends", trainer.cast.trainer),
+        _ => match foremost_thread(session, trainer, kind) {
+            Some(thread) if thread != trainer.cast.step_tid => {
+                format!("the trainer waits while thread {thread} of its process spends")
+            }
+            _ => format!("process {} spends", trainer.cast.trainer),
+        },
     };
     format!(
         "{who} {} of the time {words}, and no cause stands out{missing}",
         words::percent(share)
     )
+}
+
+/// The thread of the trainer's process that most of a cause's time goes by.
+fn foremost_thread(session: &Session, trainer: &Trainer, kind: Kind) -> Option<u32> {
+    let mut by_tid = BTreeMap::<u32, f64>::new();
+    for share in trainer.shares.iter().filter(|share| share.kind == kind) {
+        *by_tid.entry(share.detail.tid).or_default() += share.ns;
+    }
+    let (tid, _) = by_tid.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let own = session.thread(tid)?.pid == trainer.cast.trainer;
+    own.then_some(tid)
 }
 
 /// The process that a cause's largest part is told to come from.
@@ -394,7 +412,12 @@ fn confidence(
     } else {
         1.0
     };
-    enough * explained * ahead * kept * uncertain * steadiness(trainer, kind, share)
+    let sure = if kind == Kind::InputCpu && trainer.own_batches_guessed {
+        GUESSED
+    } else {
+        1.0
+    };
+    enough * explained * ahead * kept * uncertain * sure * steadiness(trainer, kind, share)
 }
 
 /// How alike the cause's share is in equal parts of the watch: 1 − its standard error relative to itself.

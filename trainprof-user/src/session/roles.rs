@@ -279,27 +279,50 @@ fn computing_process(session: &Session) -> Option<u32> {
         .map(|(pid, _)| *pid)
 }
 
+/// A main thread that others of its process let go on so often in a second, and that waits for them for so much (0–1) of its time,
+/// takes what they bring, however little it runs itself.
+const TAKEN_PER_S: f64 = 2.0;
+const TAKING: f64 = 0.1;
+
 /// The thread that a process's time is told by: its main thread, or, when that did nothing but wait for the
-/// process to end, the one that used most CPU time. Waiting for the interpreter's lock, it would do something.
+/// process to end, the one that used most CPU time. Waiting for the interpreter's lock, or again and again for another
+/// thread, it would do something.
 pub fn leading_thread(session: &Session, pid: u32) -> Option<&Thread> {
     let threads = || session.threads.values().filter(|thread| thread.pid == pid);
     let busiest = threads().max_by_key(|thread| thread.run_ns)?;
     let main = threads()
         .filter(|thread| thread.key.tid == pid)
-        .max_by_key(|thread| thread.run_ns);
-    let active = |thread: &Thread| {
-        let locked: u64 = thread
-            .waits
-            .iter()
-            .filter(|(id, _)| session.python.lock(pid, &id.object).is_some())
-            .map(|(_, total)| total.wait_ns)
-            .sum();
-        thread.run_ns + locked
-    };
-    match main {
-        Some(main) if active(main).saturating_mul(20) >= busiest.run_ns => Some(main),
-        _ => Some(busiest),
+        .max_by_key(|thread| thread.run_ns)?;
+    let locked: u64 = main
+        .waits
+        .iter()
+        .filter(|(id, _)| session.python.lock(pid, &id.object).is_some())
+        .map(|(_, total)| total.wait_ns)
+        .sum();
+    let runs = (main.run_ns + locked).saturating_mul(20) >= busiest.run_ns;
+    Some(if runs || takes(session, main) {
+        main
+    } else {
+        busiest
+    })
+}
+
+/// Whether a thread waits for other threads of its process again and again.
+fn takes(session: &Session, thread: &Thread) -> bool {
+    let (mut count, mut ns) = (0, 0);
+    for (id, total) in &thread.waits {
+        let own = id.waker.kind == WakerKind::Thread as u8
+            && id.waker.tid != thread.key.tid
+            && session
+                .thread(id.waker.tid)
+                .is_some_and(|waker| waker.pid == thread.pid);
+        if own && wait_kind(id) == WaitKind::Futex {
+            count += total.count;
+            ns += total.wait_ns;
+        }
     }
+    let present = thread.present_ns(session.until) as f64;
+    count as f64 >= TAKEN_PER_S * present / 1e9 && ns as f64 >= TAKING * present
 }
 
 /// How a thread's time was spent, as shares (0–1) of the time that it was there.

@@ -7,6 +7,7 @@ use crate::{
     analysis::{
         facts::Facts,
         locks::{Lock, LockId},
+        python::{self, Waits},
         spans::{share_inside, union},
         timeline::{Item, line},
         walk::{HopKind, Leaf},
@@ -49,6 +50,20 @@ impl Scene<'_> {
             .iter()
             .find(|hop| hop.how == HopKind::KernelLock)
             .map(|hop| hop.fileset)
+    }
+
+    /// Whether what the step thread waits for another thread of its process for is a lock: by its stacks, where the other one hardly
+    /// ever waits for it itself.
+    pub(super) fn holds_a_lock(&self, leaf: &Leaf) -> bool {
+        let [hop] = leaf.hops.as_slice() else {
+            return false;
+        };
+        let (step_tid, tid) = (self.cast.step_tid, leaf.what.tid());
+        hop.tid == step_tid
+            && step_tid == self.cast.trainer
+            && hop.wait == WaitKind::Futex
+            && self.facts.pid(tid) == Some(self.cast.trainer)
+            && python::waits(self.facts, step_tid, tid) == Some(Waits::ForALock)
     }
 
     /// The lock that a producer held for the largest share (0–1) of these windows: others waited for it until this

@@ -77,9 +77,7 @@ pub struct Scene<'a> {
     chokes: BTreeSet<u32>,
     checkpoints: Vec<(u64, u64)>,
     worker_starts: Vec<(u64, u64)>,
-    own_batches: Vec<(u64, u64)>,
-    /// The same, one for each step and how finely their ends are known (ns), where they can be told one by one.
-    own_turns: Option<(Vec<(u64, u64)>, u64)>,
+    own_batches: OwnBatches,
     /// Threads that spend more on memory than their work needs.
     churning: BTreeSet<u32>,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
@@ -101,10 +99,10 @@ impl<'a> Scene<'a> {
         crowding: Crowding,
     ) -> Self {
         let checkpoints = phases::checkpoints(facts, cast.step_tid);
-        let (own_batches, own_turns) = if cast.producers.is_empty() {
+        let own_batches = if cast.producers.is_empty() {
             own_batches(facts, cast.step_tid, &checkpoints)
         } else {
-            Default::default()
+            OwnBatches::default()
         };
         Self {
             chokes: chokes::chokes(facts, cast),
@@ -117,7 +115,6 @@ impl<'a> Scene<'a> {
                 takes_in(facts, cast, locks)
             },
             own_batches,
-            own_turns,
             churning: on_cpu::churning(facts),
             lock_waits: locked::waits(facts, locks, |item| (item.from, item.woken)),
             lock_turns: locked::waits(facts, locks, |item| (item.from, item.to)),
@@ -134,7 +131,12 @@ impl<'a> Scene<'a> {
 
     /// Stretches in which the step thread, having no producers, made batches itself.
     pub fn own_batches(&self) -> &[(u64, u64)] {
-        &self.own_batches
+        &self.own_batches.spans
+    }
+
+    /// Whether that these stretches are for batches is known only from what they alternate with.
+    pub fn own_batches_guessed(&self) -> bool {
+        self.own_batches.guessed
     }
 
     /// Processes that are neither trainer nor worker.
@@ -150,7 +152,7 @@ impl<'a> Scene<'a> {
     /// Those of them, or such as fall together with them, that are one a step, and how finely their ends are known, ns: 0
     /// where they were seen as calls.
     pub fn own_turns(&self) -> Option<(&[(u64, u64)], u64)> {
-        let (turns, within) = self.own_turns.as_ref()?;
+        let (turns, within) = self.own_batches.turns.as_ref()?;
         Some((turns, *within))
     }
 
@@ -247,7 +249,10 @@ impl<'a> Scene<'a> {
                 object,
                 waker,
             } => {
-                let (kind, detail, mut left) = self.waiting(tid, nr, object, waker);
+                let (mut kind, detail, mut left) = self.waiting(tid, nr, object, waker);
+                if kind == Kind::Sleep && self.holds_a_lock(leaf) {
+                    kind = Kind::Serialization;
+                }
                 if let Some((lock, held)) = self.held_while(tid, &spent.windows) {
                     let lock = Detail {
                         lock: Some(lock),
@@ -291,20 +296,29 @@ fn takes_in(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>) -> Vec<(
     }
 }
 
-/// Stretches in which a thread makes batches itself, and turns that tell steps.
-type OwnBatches = (Vec<(u64, u64)>, Option<(Vec<(u64, u64)>, u64)>);
+/// What a step thread without producers does for its batches.
+#[derive(Default)]
+struct OwnBatches {
+    /// Stretches in which it makes them.
+    spans: Vec<(u64, u64)>,
+    /// Stretches that tell steps, and how finely their ends are known, ns.
+    turns: Option<(Vec<(u64, u64)>, u64)>,
+    /// Nothing but that it alternates with what a framework computes tells that it is that.
+    guessed: bool,
+}
 
-/// What a step thread without producers does for its batches: files that it opens and its clock samples tell where batches
-/// begin, stacks of its code what is done for them.
+/// Files that a step thread opens and its clock samples tell where batches begin, stacks of its code what is done for them.
 fn own_batches(facts: &Facts, step_tid: u32, checkpoints: &[(u64, u64)]) -> OwnBatches {
     let mut found = phases::own_batches(facts, step_tid);
     if phases::apart_are_files(facts, step_tid, &found) {
         found.clear();
     }
     let mut turns = Some((found.clone(), 0));
+    let mut guessed = false;
     if found.is_empty() {
         turns = None;
         if let Some(alternation) = alternation(facts, step_tid, checkpoints) {
+            guessed = true;
             found = alternation.apart;
             turns = alternation
                 .countable
@@ -316,12 +330,13 @@ fn own_batches(facts: &Facts, step_tid: u32, checkpoints: &[(u64, u64)]) -> OwnB
     let turns = turns.or_else(|| python.turns(step_tid));
     let part = |spans: &[(u64, u64)]| share_inside(&facts.spans, spans);
     let agree = !found.is_empty() && (part(&found) - part(&told)).abs() <= AGREE;
-    (
-        if told.is_empty() || agree {
+    OwnBatches {
+        guessed: guessed && told.is_empty(),
+        spans: if told.is_empty() || agree {
             found
         } else {
             told
         },
         turns,
-    )
+    }
 }

@@ -7,7 +7,7 @@ use crate::{
     analysis::{
         facts::is_on_purpose,
         kind::Kind,
-        running::{Call, call},
+        running::{Call, call, locks_files},
     },
     record::fact::{ObjectFact, WakerFact},
     session::{
@@ -39,6 +39,7 @@ impl Scene<'_> {
         };
         let producer = self.is_producer(tid);
         let kind = match wait_kind(&id) {
+            _ if locks_files(nr) => Kind::Serialization,
             WaitKind::File | WaitKind::Uring if call(nr) == Call::Write && !producer => {
                 Kind::Checkpoint
             }

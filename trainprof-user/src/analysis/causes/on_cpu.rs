@@ -190,7 +190,7 @@ impl Scene<'_> {
         // A library's own threads decode for it.
         let theirs = !own && self.facts.pid(tid) == Some(self.cast.trainer);
         let decodes = if own {
-            self.own_batches.is_empty()
+            self.own_batches.spans.is_empty()
         } else {
             theirs
         };
@@ -199,8 +199,8 @@ impl Scene<'_> {
         } else {
             user += left * split.decoders;
         }
-        if own && !self.own_batches.is_empty() {
-            let input = share_inside(windows, &self.own_batches).min(1.0) * user;
+        if own && !self.own_batches.spans.is_empty() {
+            let input = share_inside(windows, &self.own_batches.spans).min(1.0) * user;
             out.push((Kind::InputCpu, detail, input));
             user -= input;
         }

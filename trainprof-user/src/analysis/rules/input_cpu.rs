@@ -60,7 +60,9 @@ pub(super) fn rule(look: &Look) -> Answer {
         let most = programs(look)
             .or(most)
             .map_or_else(String::new, |name| format!(", most of it in {name}"));
-        let summary = if parallel == 0 {
+        let summary = if parallel == 0 && look.trainer.own_batches_guessed {
+            format!("the trainer does other work than the framework's between its steps, as to make its batches itself{most}")
+        } else if parallel == 0 {
             format!("the trainer makes its batches itself, between its steps{most}")
         } else if takes_in && !places.is_empty() {
             format!("the trainer itself takes its batches in, or makes some itself{most}")

@@ -10,6 +10,7 @@ use crate::{
         Analysis, Kind, Share, Trainer,
         causes::outsider,
         facts::Facts,
+        files::FileTime,
         python::{Place, Python},
         words::{bytes, factor, places, time},
     },
@@ -334,14 +335,14 @@ impl Look<'_> {
     }
 
     /// Operations of the job a second in sets of files where a cause's time went.
-    pub fn opens_per_s(&self, kind: Kind) -> f64 {
-        let opens: u64 = self
+    pub fn files_per_s(&self, kind: Kind, of: fn(&FileTime) -> u64) -> f64 {
+        let count: u64 = self
             .filesets(kind)
             .iter()
             .filter_map(|(fileset, _)| self.analysis.file_times.get(fileset))
-            .map(|time| time.opens)
+            .map(of)
             .sum();
-        opens as f64 / self.session.duration_s().max(1e-9)
+        count as f64 / self.session.duration_s().max(1e-9)
     }
 
     /// Mean size of the opened files where a cause's time went, bytes.

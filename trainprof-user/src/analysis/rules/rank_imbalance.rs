@@ -11,6 +11,7 @@ const MIN_DIFFERENCE: f64 = 0.15;
 pub(super) fn rule(look: &Look) -> Answer {
     let all: Vec<(u32, f64)> = std::iter::once(look.trainer)
         .chain(&look.analysis.others)
+        .filter(|trainer| !trainer.coordinates)
         .map(|trainer| {
             (
                 trainer.cast.trainer,

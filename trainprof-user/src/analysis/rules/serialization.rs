@@ -1,12 +1,18 @@
 //! One thread or lock that the others wait for.
 
 use serde_json::json;
-use trainprof_common::{arch, thread::WakerKind};
+use trainprof_common::thread::WakerKind;
 
-use super::{Answer, Look, look::rounded};
+use super::{
+    Answer, Look,
+    look::{clip, rounded},
+};
 use crate::{
-    analysis::{Kind, locks::Lock, words},
-    session::kind::{WaitKind, wait_kind},
+    analysis::{Kind, Share, locks::Lock, running::locks_files, walk::What, words},
+    session::{
+        WaitId,
+        kind::{WaitKind, wait_kind},
+    },
 };
 
 const KIND: Kind = Kind::Serialization;
@@ -61,12 +67,20 @@ pub(super) fn rule(look: &Look) -> Answer {
         }
         let places = look.places(KIND);
         if !places.is_empty() {
-            if locks_files(look) {
-                return (
-                    format!(
+            if of_files(look) {
+                let summary = match outside(look) {
+                    Some(process) => format!(
+                        "{} waited for locks on files (fcntl, flock) in {} that {process}, has",
+                        look.who(KIND),
+                        words::list(&places)
+                    ),
+                    None => format!(
                         "threads of the job wait for each other's locks on files (fcntl, flock) in {}",
                         words::list(&places)
                     ),
+                };
+                return (
+                    summary,
                     format!(
                         "hold these locks for less, lock parts that do not overlap, or give each process a file of its own; without these waits {}",
                         look.effect(KIND)
@@ -85,13 +99,31 @@ pub(super) fn rule(look: &Look) -> Answer {
             );
         }
         let feeder = look.top(KIND, |share| Some(share.detail.tid));
-        let name = feeder
+        let thread = feeder
             .first()
-            .and_then(|(tid, _)| look.session.thread(*tid))
-            .map_or_else(
-                || "one thread".to_owned(),
-                |thread| format!("thread {} ({})", thread.key.tid, thread.name),
+            .and_then(|(tid, _)| look.session.thread(*tid));
+        let name = thread.map_or_else(
+            || "one thread".to_owned(),
+            |thread| format!("thread {} ({})", thread.key.tid, thread.name),
+        );
+        let asleep = |share: &Share| {
+            let (leaf, _) = &look.trainer.walked.leaves[share.leaf as usize];
+            match leaf.what {
+                What::Wait {
+                    nr, object, waker, ..
+                } => wait_kind(&WaitId { nr, object, waker }) == WaitKind::Sleep,
+                _ => false,
+            }
+        };
+        if look.parts(KIND).any(asleep) && look.trainer.cast.producers.is_empty() {
+            return (
+                format!("the trainer waits for a lock that {name} of its process has while it sleeps"),
+                format!(
+                    "let that thread give the lock up before it waits; without these waits {}",
+                    look.effect(KIND)
+                ),
             );
+        }
         (
             format!("all producers wait for {name}, which feeds them one after the other"),
             format!(
@@ -119,20 +151,31 @@ fn holders(look: &Look, lock: &Lock, waiter: u32) -> Vec<String> {
 }
 
 /// Whether most of the waits inside the kernel, of all threads of the job, are in calls that lock files.
-fn locks_files(look: &Look) -> bool {
+fn of_files(look: &Look) -> bool {
     let (mut locking, mut all) = (0, 0);
     for thread in look.session.threads.values() {
         for (id, total) in &thread.waits {
             let by_thread = id.waker.kind == WakerKind::Thread as u8;
             if by_thread && matches!(wait_kind(id), WaitKind::File | WaitKind::Fault) {
                 all += total.wait_ns;
-                if matches!(arch::syscall_name(id.nr), Some("fcntl" | "flock")) {
+                if locks_files(id.nr) {
                     locking += total.wait_ns;
                 }
             }
         }
     }
     locking * 2 > all
+}
+
+/// The process outside the job that has them, where one has most.
+fn outside(look: &Look) -> Option<String> {
+    let ((pid, command), ns) = look.outsiders(KIND).into_iter().next()?;
+    (ns * 2.0 >= look.trainer.ns(KIND)).then(|| {
+        format!(
+            "process {pid} ({}), outside the job",
+            clip(&command.replace('\n', " "), 60)
+        )
+    })
 }
 
 fn has_python(look: &Look) -> bool {

@@ -1,13 +1,17 @@
 //! The cost of each file (open, stat, list, close) rather than of its bytes.
 
 use super::{Answer, Look, look::rounded};
-use crate::analysis::{Kind, words};
+use crate::analysis::{Kind, files::SMALL_BYTES, words};
 
 const KIND: Kind = Kind::SmallFiles;
 
+/// Files that are looked up so many times as often as they are opened are not there to be read.
+const LOOKS_UP: f64 = 5.0;
+
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
-        let rate = look.opens_per_s(KIND);
+        let rate = look.files_per_s(KIND, |time| time.opens);
+        let lookups = look.files_per_s(KIND, |time| time.lookups);
         let mean = look.mean_file_bytes(KIND);
         evidence.insert("opens_per_s", rounded(rate));
         if let Some(mean) = mean {
@@ -19,10 +23,25 @@ pub(super) fn rule(look: &Look) -> Answer {
         } else {
             format!(" under {}", words::list(&places))
         };
+        if lookups > rate * LOOKS_UP {
+            evidence.insert("lookups_per_s", rounded(lookups));
+            return (
+                format!(
+                    "{} looked files up (stat, readdir){under}: {lookups:.0} times a second{}",
+                    look.who(KIND),
+                    look.served_by(KIND),
+                ),
+                format!(
+                    "look each file up once and keep what that says, or read one index of them all; without their cost {}",
+                    look.effect(KIND)
+                ),
+            );
+        }
         let size = mean.map_or_else(String::new, |mean| format!(", mean {}", words::bytes(mean)));
         let summary = format!(
-            "{} opened small files{under}: {rate:.0} opens a second{size}{}",
+            "{} opened {}files{under}: {rate:.0} opens a second{size}{}",
             look.who(KIND),
+            if mean.is_some_and(|mean| mean < SMALL_BYTES) { "small " } else { "" },
             look.served_by(KIND),
         );
         let shard = mean.map_or_else(String::new, |mean| {

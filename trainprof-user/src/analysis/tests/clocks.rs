@@ -4,7 +4,7 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     stories::{DATA_PIPE, TRAINER, job, stall},
-    tale::{By, FSYNC, FUTEX, On, POLL, RECV, Tale},
+    tale::{By, FSYNC, FUTEX, On, POLL, READ, RECV, Tale},
 };
 use crate::{
     analysis::{Steps, analyse, steps::Clock},
@@ -450,4 +450,83 @@ fn making_the_next_workers_belongs_to_the_step_that_needs_them() {
     assert_eq!(long, 11, "{lengths:?}");
     let max = lengths[lengths.len() - 1] as f64 / 1e6;
     assert!((max - 60.0).abs() < 1.5, "{max}");
+}
+
+/// Steps of 30 ms of computing, each after reading `reads` pieces of something of `class`, of which the last one takes until it
+/// is there: 1 to 60 ms, never twice alike. `sets`: how many things take turns.
+fn reading(class: Class, reads: u32, sets: u32) -> (Tale, f64) {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    let mut now = 5.0;
+    for step in 0..160_u32 {
+        let set = u64::from(7 + step % sets);
+        for _ in 1..reads {
+            tale.touch(TRAINER, now, Op::Read, class, set, 4096);
+            now += 0.2;
+        }
+        let late = f64::from(1 + step * 23 % 60);
+        tale.wait(TRAINER, now, now + late, READ, On::File(5), By::Interrupt);
+        now += late + 0.1;
+        tale.touch(TRAINER, now, Op::Read, class, set, 1 << 20);
+        now += 30.0;
+    }
+    (tale, now)
+}
+
+#[test]
+fn bursts_of_reading_are_steps_however_long_they_take() {
+    for (reads, sets) in [(3, 1), (1, 1), (3, 160)] {
+        let (tale, ms) = reading(Class::File, reads, sets);
+        let steps = steps(&tale, ms).expect("steps");
+        let count = steps.spans.len();
+        assert!(count.abs_diff(159) <= 1, "{reads} reads: {count}");
+    }
+}
+
+#[test]
+fn sources_that_are_read_in_turn_show_a_part_of_the_steps_each() {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for step in 0..160_u32 {
+        let now = 5.0 + f64::from(step) * 40.0;
+        tale.touch(
+            TRAINER,
+            now,
+            Op::Read,
+            Class::Socket,
+            0,
+            u64::from(4 + step % 2),
+        );
+    }
+    let steps = steps(&tale, 6400.0).expect("steps");
+    assert!(
+        steps.spans.len().abs_diff(159) <= 1,
+        "{}",
+        steps.spans.len()
+    );
+}
+
+#[test]
+fn files_that_are_written_are_no_batches() {
+    let mut tale = alone();
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        // Two of three steps on, a file's writing takes long.
+        for (n, at) in [0.0, 11.0, 22.0].into_iter().enumerate() {
+            let now = begin + at;
+            tale.touch(TRAINER, now, Op::Open, Class::File, 3 + n as u64, 0);
+            tale.touch(
+                TRAINER,
+                now + 0.1,
+                Op::Write,
+                Class::File,
+                3 + n as u64,
+                20_000,
+            );
+        }
+        tale.sample(TRAINER, begin + 50.0, MODEL);
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let trainer = analysis.trainer.expect("a trainer");
+    assert!(trainer.own_batches.is_empty() && trainer.steps.is_none());
 }

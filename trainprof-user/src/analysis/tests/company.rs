@@ -214,6 +214,28 @@ fn locks_on_files_are_told_as_such() {
 }
 
 #[test]
+fn a_lock_on_a_file_that_a_process_outside_has_is_no_reading() {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .outsider(900, "backup")
+        .fileset(5, "/data", "ext4");
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let (from, to) = (begin + 10.0, begin + 60.0);
+        tale.wait(TRAINER, from, to, FCNTL, On::File(5), By::Thread(900));
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "serialization", "{}", verdict.summary);
+    assert!(
+        verdict.summary.contains("(fcntl, flock) in /data")
+            && verdict.summary.contains("process 900 (backup)"),
+        "{}",
+        verdict.summary
+    );
+}
+
+#[test]
 fn the_wait_that_the_end_cuts_off_is_left_out() {
     // Steps of 1 s, of which 900 ms are waited for; the watch ends in the middle of one.
     let mut tale = job(1);

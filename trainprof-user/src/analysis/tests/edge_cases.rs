@@ -442,3 +442,26 @@ fn files_that_are_opened_between_lists_of_files_are_no_batches() {
     assert!(input < 0.1, "{input}");
     close(share(&trainer, Kind::SmallFiles), 0.33, "looking at files");
 }
+
+#[test]
+fn files_that_are_only_looked_up_cost_no_bytes() {
+    const STAT: i16 = 262;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        for n in 0..10 {
+            let from = begin + f64::from(n) * 5.0;
+            tale.wait(TRAINER, from, from + 4.5, STAT, On::File(5), By::Interrupt);
+        }
+        tale.ops(TRAINER, begin, Op::Stat, Class::File, 5, 10, 0, 45.0);
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "small-files", "{}", verdict.summary);
+    assert!(
+        verdict.summary.contains("stat, readdir"),
+        "{}",
+        verdict.summary
+    );
+}

@@ -2,7 +2,7 @@
 
 use super::{
     stories::{TRAINER, close, share, sums_up, trainer},
-    tale::{By, FUTEX, On, Tale},
+    tale::{By, FUTEX, On, SLEEP, Tale},
 };
 use crate::analysis::{Kind, steps::Clock};
 
@@ -188,4 +188,51 @@ fn a_main_thread_that_hardly_gets_the_interpreter_is_the_step_thread() {
     assert_eq!(trainer.cast.step_tid, TRAINER);
     let found = share(&trainer, Kind::Serialization);
     assert!(found > 0.95, "{found}");
+}
+
+/// A trainer whose main thread waits for thread 102 in 50 of each 100 ms, in `waits_in`, while that one sleeps as always.
+fn sleeping(waits_in: &str) -> Tale {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, 102)
+        .function(1, SCRIPT, "<module>")
+        .function(2, waits_in, "wait")
+        .stack(1, &[1], TRAINER, times(3, 2))
+        .stack(2, &[2, 1], TRAINER, times(0, 2));
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let (asleep, to) = (begin + 1.0, begin + 50.0);
+        tale.wait(102, asleep, to - 0.1, SLEEP, On::Nothing, By::Interrupt);
+        tale.wait(
+            102,
+            to + 0.1,
+            begin + 100.9,
+            SLEEP,
+            On::Nothing,
+            By::Interrupt,
+        );
+        tale.wait(
+            TRAINER,
+            asleep,
+            to,
+            FUTEX,
+            On::Futex(0x7f00),
+            By::Thread(102),
+        );
+    }
+    tale
+}
+
+#[test]
+fn a_lock_that_is_held_asleep_is_told_from_an_item_that_takes_time() {
+    let trainer_of = |waits_in| trainer(&sleeping(waits_in), 8000.0);
+    let lock = trainer_of(SCRIPT);
+    sums_up(&lock);
+    close(share(&lock, Kind::Serialization), 0.49, "a lock");
+    assert!(lock.cast.producers.is_empty());
+    let item = trainer_of("/usr/lib/python3.11/threading.py");
+    close(share(&item, Kind::Sleep), 0.49, "an item");
+    assert!(item.cast.loader_threads.contains(&102));
+    let steps = item.steps.expect("steps").spans.len();
+    assert!((77..=80).contains(&steps), "{steps}");
 }

@@ -6,7 +6,7 @@ use super::{
     stories::{TRAINER, feeder, job, read_bound},
     tale::{By, FSYNC, FUTEX, On, POLL, RECV, Tale},
 };
-use crate::analysis::{Analysis, analyse, steps::Clock};
+use crate::analysis::{Analysis, Kind, analyse, steps::Clock};
 
 fn bottleneck(analysis: &Analysis) -> &'static str {
     analysis.verdict.as_ref().map_or("none", |v| v.bottleneck)
@@ -150,6 +150,49 @@ fn a_late_rank_is_named() {
     assert!(verdict.summary.contains("150"), "{}", verdict.summary);
     let bound = verdict.speedup_bound.expect("a bound");
     assert!((bound - 1.0 / 0.35).abs() < 0.1, "{bound}");
+}
+
+/// Steps of 100 ms: server 100 waits for 150 and then for 160, which compute and then wait for it for 10.
+fn served() -> Tale {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 50)
+        .process(50, 1)
+        .process(150, 50)
+        .process(160, 50);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let (computed, next) = (begin + 90.0, begin + 100.0);
+        for (worker, from, to, own, socket) in [
+            (150, begin + 0.5, computed - 2.0, computed - 2.0, 4),
+            (160, computed - 1.9, computed, computed, 6),
+        ] {
+            tale.wait(
+                TRAINER,
+                from,
+                to,
+                RECV,
+                On::Socket(socket),
+                By::Sender(worker),
+            );
+            let on = On::Socket(socket + 1);
+            tale.wait(worker, own + 0.1, next, RECV, on, By::Sender(TRAINER));
+        }
+    }
+    tale
+}
+
+#[test]
+fn who_brings_the_results_of_ranks_together_is_none_of_them() {
+    let mut session = served().session(8000.0);
+    session.start.as_mut().expect("a start").targets = vec![TRAINER];
+    let analysis = analyse(&session);
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    assert_ne!(trainer.cast.trainer, TRAINER);
+    let share = trainer.ns(Kind::Communication) / trainer.wall;
+    assert!((share - 0.11).abs() < 0.03, "{share}");
+    // The other one computes as long: no more than the waiting can go.
+    let bound = trainer.bound(Kind::Communication);
+    assert!((1.08..1.2).contains(&bound), "{bound}");
 }
 
 #[test]

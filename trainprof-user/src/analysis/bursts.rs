@@ -1,0 +1,129 @@
+//! A clock from reading in bursts: a step thread that makes its batches itself reads what it needs for one, and then computes.
+//!
+//! Between two bursts lies the step's own work, which is alike from step to step, while a read may take long or not, as a disk, a cache
+//! or a server will have it. So intervals are those of the thread's own time on a CPU, waits left out. Where these are of two
+//! kinds, plainly apart, the long ones part the bursts; files and sockets of a step may be others each time.
+
+use trainprof_common::op::{Class, Op};
+
+use super::{facts::Facts, pulse::calls_in_step, spans::overlap};
+
+/// Steps that show a pattern.
+const MIN_STEPS: usize = 20;
+/// More reads a second than this may have been noted in part only.
+const MOST_PER_S: f64 = 1500.0;
+/// Long intervals are so many times the short ones, and at least this long (ns): less is no work of a step.
+const APART: f64 = 3.0;
+const LEAST_NS: u64 = 500_000;
+/// Share of the steps whose own time is between half and twice the usual.
+const REGULAR: f64 = 0.93;
+/// Share of the walked time that the steps cover, and the longest stretch without one, in usual steps.
+const COVERED: f64 = 0.9;
+const LONGEST: f64 = 20.0;
+/// Files and sockets whose numbers of steps differ by this part or less agree.
+const AGREE: f64 = 0.03;
+
+/// Beginnings of steps by bursts of a thread's reads outside of `without` (sorted); `None` where there are none, or where files and
+/// sockets disagree.
+pub fn bursts(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> Option<Vec<u64>> {
+    let of = |class: Class| steps_of(facts, tid, &reads(facts, tid, class, without)?);
+    match (of(Class::File), of(Class::Socket)) {
+        (Some(files), Some(sockets)) => {
+            let (few, many) = (
+                files.len().min(sockets.len()),
+                files.len().max(sockets.len()),
+            );
+            ((many - few) as f64 <= AGREE * many as f64).then_some(files)
+        }
+        (files, sockets) => files.or(sockets),
+    }
+}
+
+/// When a thread read from things of one class.
+fn reads(facts: &Facts, tid: u32, class: Class, without: &[(u64, u64)]) -> Option<Vec<u64>> {
+    let is_read = |op: u8| op == Op::Read.number() || op == Op::UringRead.number();
+    let times: Vec<u64> = facts
+        .touches(tid)
+        .iter()
+        .filter(|touch| is_read(touch.op) && touch.object.class == class as u8)
+        .map(|touch| touch.at.0)
+        .filter(|at| overlap(without, *at, at + 1) == 0)
+        .collect();
+    let seconds = facts.walkable_ns() as f64 / 1e9;
+    (times.len() > MIN_STEPS && times.len() as f64 <= MOST_PER_S * seconds).then_some(times)
+}
+
+fn steps_of(facts: &Facts, tid: u32, reads: &[u64]) -> Option<Vec<u64>> {
+    let own = own_times(facts, tid, reads);
+    let firsts = first_of_bursts(&own);
+    let of_bursts: Vec<u64> = firsts.iter().map(|at| own[*at]).collect();
+    // Several bursts in a step are at uneven distances.
+    if of_bursts.len() <= MIN_STEPS || calls_in_step(&of_bursts) != Some(1) {
+        return None;
+    }
+    let times: Vec<u64> = firsts.into_iter().map(|at| reads[at]).collect();
+    (even(&of_bursts) && throughout(facts, &times)).then_some(times)
+}
+
+/// The time that a thread had spent on a CPU at each of these times (sorted), but for a constant.
+fn own_times(facts: &Facts, tid: u32, times: &[u64]) -> Vec<u64> {
+    let mut items = facts.items(tid).iter().peekable();
+    let mut away = 0;
+    times
+        .iter()
+        .map(|at| {
+            while let Some(item) = items.next_if(|item| item.to <= *at) {
+                away += item.to - item.from;
+            }
+            let inside = items
+                .peek()
+                .map_or(0, |item| at.saturating_sub(item.from.min(*at)));
+            at.saturating_sub(away + inside)
+        })
+        .collect()
+}
+
+/// Which of the calls at these times are the first ones after a long interval; all of them when there are no two kinds of intervals.
+fn first_of_bursts(own: &[u64]) -> Vec<usize> {
+    let gap = |at: usize| own[at].saturating_sub(own[at - 1]).max(1);
+    let mut sorted: Vec<u64> = (1..own.len()).map(gap).collect();
+    sorted.sort_unstable();
+    // Where the sorted intervals jump most, with enough of them above.
+    let most = sorted.len().saturating_sub(MIN_STEPS);
+    let jump = |at: usize| sorted[at] as f64 / sorted[at - 1] as f64;
+    let split = (1..most)
+        .filter(|at| sorted[*at] >= LEAST_NS)
+        .max_by(|a, b| jump(*a).total_cmp(&jump(*b)))
+        .filter(|at| jump(*at) >= APART);
+    let limit = split.map_or(0, |at| sorted[at]);
+    (1..own.len()).filter(|at| gap(*at) >= limit).collect()
+}
+
+/// Whether steps are alike in their own time.
+fn even(own: &[u64]) -> bool {
+    let mut lengths: Vec<u64> = own.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    lengths.sort_unstable();
+    let usual = lengths[lengths.len() / 2] as f64;
+    let regular = lengths
+        .iter()
+        .filter(|length| (0.5 * usual..=2.0 * usual).contains(&(**length as f64)))
+        .count();
+    regular as f64 >= REGULAR * lengths.len() as f64
+}
+
+/// Whether they go on all through the watch.
+fn throughout(facts: &Facts, times: &[u64]) -> bool {
+    let inside = |pair: &&[u64]| overlap(&facts.spans, pair[0], pair[1]) == pair[1] - pair[0];
+    let mut lengths: Vec<u64> = times
+        .windows(2)
+        .filter(inside)
+        .map(|pair| pair[1] - pair[0])
+        .collect();
+    lengths.sort_unstable();
+    let (Some(usual), Some(longest)) = (lengths.get(lengths.len() / 2), lengths.last()) else {
+        return false;
+    };
+    let covered: u64 = lengths.iter().sum();
+    *longest as f64 <= LONGEST * *usual as f64
+        && covered as f64 >= COVERED * facts.walkable_ns() as f64
+}
