@@ -1,7 +1,7 @@
 //! Threads of the job that wait for a CPU behind each other, because others have the CPUs that they could use: the scheduler may
 //! give a stranger one of two CPUs, and both of the job's threads the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::Facts;
 
@@ -16,13 +16,14 @@ const WORTH_NAMING: f64 = 0.05;
 pub struct Crowding {
     /// Share (0–1) of those waits that is due to them.
     pub share: f64,
-    /// The thread outside the job that most was waited for; 0: none was seen.
+    /// The thread outside the job, or apart in it, that most was waited for; 0: none was seen.
     pub by: u32,
 }
 
 impl Crowding {
-    /// `free`: whether the job may use all CPUs of the host, of which there are `cpus`.
-    pub fn new(facts: &Facts, cpus: f64, free: bool) -> Self {
+    /// `free`: whether the job may use all CPUs of the host, of which there are `cpus`; `apart`: threads of it that no step needs,
+    /// which are strangers to the others.
+    pub fn new(facts: &Facts, cpus: f64, free: bool, apart: &BTreeSet<u32>) -> Self {
         let session = facts.session;
         let (Some(first), Some(last)) = (session.host.host.first(), session.host.host.last())
         else {
@@ -34,7 +35,8 @@ impl Crowding {
             return Self::default();
         }
         let (mut ran, mut wanted) = (0, 0);
-        for thread in session.threads.values() {
+        let needed = |tid: &u32| !apart.contains(tid);
+        for thread in session.threads.values().filter(|t| needed(&t.key.tid)) {
             ran += thread.run_ns;
             wanted += thread.preempted_ns;
             wanted += thread
@@ -49,7 +51,7 @@ impl Crowding {
         let others = busy - (ran + own) as f64 / watched - USUAL * cpus;
         Self {
             share: share(wanted as f64 / watched, others, idle),
-            by: most(facts, wanted),
+            by: most(facts, wanted, apart),
         }
     }
 }
@@ -65,11 +67,15 @@ fn share(wanted: f64, others: f64, idle: f64) -> f64 {
 }
 
 /// Who the job's threads were seen to wait for most, of all that they waited (ns), where that is enough to name somebody.
-fn most(facts: &Facts, wanted: u64) -> u32 {
+fn most(facts: &Facts, wanted: u64, apart: &BTreeSet<u32>) -> u32 {
     let mut waited = BTreeMap::<u32, u64>::new();
-    for (_, items) in facts.waiting_threads() {
+    let stranger = |tid: u32| facts.session.thread(tid).is_none() || apart.contains(&tid);
+    for (_, items) in facts
+        .waiting_threads()
+        .filter(|(tid, _)| !apart.contains(tid))
+    {
         for item in items.iter().filter(|item| item.ran_before != 0) {
-            if facts.session.thread(item.ran_before).is_none() {
+            if stranger(item.ran_before) {
                 *waited.entry(item.ran_before).or_default() += item.to - item.woken;
             }
         }

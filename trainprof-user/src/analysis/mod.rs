@@ -53,7 +53,6 @@ pub use verdict::Verdict;
 use self::{
     bound::Terms,
     causes::Scene,
-    crowding::Crowding,
     demand::{Demand, demand},
     epochs::{Epochs, epochs},
     facts::Facts,
@@ -304,8 +303,15 @@ fn trainer(
     let gpu = GpuTime::new(facts, &cast);
     let pinned = allowed_cpus(facts);
     let (may_use, host) = (cpus(facts.session, pinned), host_cpus(facts.session));
-    let crowding = Crowding::new(facts, host, may_use >= host);
-    let scene = Scene::new(facts, &cast, locks, files, throttled, &gpu, crowding);
+    let scene = Scene::new(
+        facts,
+        &cast,
+        locks,
+        files,
+        throttled,
+        &gpu,
+        (host, may_use >= host),
+    );
     // First with what is known of a batch's length beforehand, then with the steps that this shows.
     let mut walked = Walker::new(facts, &cast, locks, guess_batch(facts, &cast)).explain();
     let steps = steps::steps(facts, &cast, &scene, &walked);

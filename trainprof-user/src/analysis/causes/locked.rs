@@ -60,6 +60,7 @@ impl Scene<'_> {
         };
         let (step_tid, tid) = (self.cast.step_tid, leaf.what.tid());
         hop.tid == step_tid
+            && !self.is_producer(tid)
             && step_tid == self.cast.trainer
             && hop.wait == WaitKind::Futex
             && self.facts.pid(tid) == Some(self.cast.trainer)

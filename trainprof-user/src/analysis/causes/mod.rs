@@ -89,6 +89,7 @@ pub struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
+    /// `host`: its CPUs, and whether the job may use all of them.
     pub fn new(
         facts: &'a Facts<'a>,
         cast: &'a Cast,
@@ -96,8 +97,10 @@ impl<'a> Scene<'a> {
         files: &'a FileKinds,
         throttled: &'a Throttled,
         gpu: &'a GpuTime,
-        crowding: Crowding,
+        (cpus, free): (f64, bool),
     ) -> Self {
+        let helpers = Helpers::new(facts, cast);
+        let apart = helpers.threads_apart(facts.session);
         let checkpoints = phases::checkpoints(facts, cast.step_tid);
         let own_batches = if cast.producers.is_empty() {
             own_batches(facts, cast.step_tid, &checkpoints)
@@ -106,7 +109,7 @@ impl<'a> Scene<'a> {
         };
         Self {
             chokes: chokes::chokes(facts, cast),
-            helpers: Helpers::new(facts, cast),
+            helpers,
             checkpoints,
             worker_starts: phases::worker_starts(facts, cast),
             taking_in: if cast.producers.is_empty() {
@@ -125,7 +128,7 @@ impl<'a> Scene<'a> {
             files,
             throttled,
             gpu,
-            crowding,
+            crowding: Crowding::new(facts, cpus, free, &apart),
         }
     }
 
@@ -250,7 +253,7 @@ impl<'a> Scene<'a> {
                 waker,
             } => {
                 let (mut kind, detail, mut left) = self.waiting(tid, nr, object, waker);
-                if kind == Kind::Sleep && self.holds_a_lock(leaf) {
+                if matches!(kind, Kind::Sleep | Kind::Checkpoint) && self.holds_a_lock(leaf) {
                     kind = Kind::Serialization;
                 }
                 if let Some((lock, held)) = self.held_while(tid, &spent.windows) {

@@ -8,7 +8,7 @@ use super::{
     look::{clip, rounded},
 };
 use crate::{
-    analysis::{Kind, Share, locks::Lock, running::locks_files, walk::What, words},
+    analysis::{Kind, locks::Lock, running::locks_files, walk::What, words},
     session::{
         WaitId,
         kind::{WaitKind, wait_kind},
@@ -65,6 +65,25 @@ pub(super) fn rule(look: &Look) -> Answer {
             };
             return (summary, advice);
         }
+        let feeder = look.top(KIND, |share| Some(share.detail.tid));
+        let thread = feeder
+            .first()
+            .and_then(|(tid, _)| look.session.thread(*tid));
+        let name = thread.map_or_else(
+            || "one thread".to_owned(),
+            |thread| format!("thread {} ({})", thread.key.tid, thread.name),
+        );
+        if let Some(waits) = held_while_waiting(look) {
+            return (
+                format!(
+                    "the trainer waits for a lock that {name} of its process has while it {waits}"
+                ),
+                format!(
+                    "let that thread give the lock up before it waits; without these waits {}",
+                    look.effect(KIND)
+                ),
+            );
+        }
         let places = look.places(KIND);
         if !places.is_empty() {
             if of_files(look) {
@@ -94,32 +113,6 @@ pub(super) fn rule(look: &Look) -> Answer {
                 ),
                 format!(
                     "spread these files over more directories or let one process write them; without these waits {}",
-                    look.effect(KIND)
-                ),
-            );
-        }
-        let feeder = look.top(KIND, |share| Some(share.detail.tid));
-        let thread = feeder
-            .first()
-            .and_then(|(tid, _)| look.session.thread(*tid));
-        let name = thread.map_or_else(
-            || "one thread".to_owned(),
-            |thread| format!("thread {} ({})", thread.key.tid, thread.name),
-        );
-        let asleep = |share: &Share| {
-            let (leaf, _) = &look.trainer.walked.leaves[share.leaf as usize];
-            match leaf.what {
-                What::Wait {
-                    nr, object, waker, ..
-                } => wait_kind(&WaitId { nr, object, waker }) == WaitKind::Sleep,
-                _ => false,
-            }
-        };
-        if look.parts(KIND).any(asleep) && look.trainer.cast.producers.is_empty() {
-            return (
-                format!("the trainer waits for a lock that {name} of its process has while it sleeps"),
-                format!(
-                    "let that thread give the lock up before it waits; without these waits {}",
                     look.effect(KIND)
                 ),
             );
@@ -175,6 +168,25 @@ fn outside(look: &Look) -> Option<String> {
             "process {pid} ({}), outside the job",
             clip(&command.replace('\n', " "), 60)
         )
+    })
+}
+
+/// What the thread that has the lock waits for meanwhile, where it does mostly that.
+fn held_while_waiting(look: &Look) -> Option<&'static str> {
+    let largest = look.parts(KIND).max_by(|a, b| a.ns.total_cmp(&b.ns))?;
+    let (leaf, _) = &look.trainer.walked.leaves[largest.leaf as usize];
+    if !matches!(leaf.hops.as_slice(), [hop] if hop.wait == WaitKind::Futex) {
+        return None;
+    }
+    let What::Wait {
+        nr, object, waker, ..
+    } = leaf.what
+    else {
+        return None;
+    };
+    Some(match wait_kind(&WaitId { nr, object, waker }) {
+        WaitKind::Sleep => "sleeps",
+        _ => "writes to a file",
     })
 }
 
