@@ -66,7 +66,7 @@ fn steps_of(facts: &Facts, tid: u32, reads: &[u64]) -> Option<Vec<u64>> {
 }
 
 /// The time that a thread had spent on a CPU at each of these times (sorted), but for a constant.
-fn own_times(facts: &Facts, tid: u32, times: &[u64]) -> Vec<u64> {
+pub(super) fn own_times(facts: &Facts, tid: u32, times: &[u64]) -> Vec<u64> {
     let mut items = facts.items(tid).iter().peekable();
     let mut away = 0;
     times

@@ -20,6 +20,7 @@ pub mod kind;
 pub mod locks;
 pub mod memory;
 pub mod messages;
+mod multiples;
 pub mod pace;
 pub mod phases;
 pub mod polling;

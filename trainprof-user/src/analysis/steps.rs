@@ -13,6 +13,7 @@ use super::{
     facts::Facts,
     locks::lock_of,
     messages::{hand_overs, requests},
+    multiples::filled,
     phases::{natural_break, renewals},
     polling::is_polled,
     pulse::{Pulse, pulse},
@@ -445,7 +446,8 @@ fn from_queue(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     };
     let mut times: Vec<u64> = waits.iter().map(|(_, woken)| *woken).collect();
     times.sort_unstable();
-    let steps = build(facts, Clock::Queue, apart(times), None);
+    let times = filled(facts, cast.step_tid, apart(times));
+    let steps = build(facts, Clock::Queue, times, None);
     // While nobody waits, steps are not seen.
     let waits = union(waits);
     let usual = steps.quantile_ns(0.5) as f64;

@@ -530,3 +530,35 @@ fn files_that_are_written_are_no_batches() {
     let trainer = analysis.trainer.expect("a trainer");
     assert!(trainer.own_batches.is_empty() && trainer.steps.is_none());
 }
+
+#[test]
+fn turns_that_nobody_waited_in_are_told_by_what_was_done_in_them() {
+    // Each batch is worked on for 20 ms; a loader thread has one ready, or two, or three when it is asked.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).thread(TRAINER, LOADER);
+    let (mut now, mut steps_made) = (5.0, 0);
+    for turn in 0..80_u32 {
+        let ready = [1, 3, 2, 1][turn as usize % 4];
+        let (from, to) = (
+            now + 20.0 * f64::from(ready),
+            now + 20.0 * f64::from(ready) + 35.0,
+        );
+        tale.wait(LOADER, now, to - 1.0, READ, On::File(5), By::Interrupt);
+        tale.ops(LOADER, now, Op::Read, Class::File, 5, 1, 1 << 20, 30.0);
+        tale.wait(
+            TRAINER,
+            from,
+            to,
+            FUTEX,
+            On::Futex(0x9000),
+            By::Thread(LOADER),
+        );
+        (now, steps_made) = (to, steps_made + ready);
+    }
+    let steps = steps(&tale, now).expect("steps");
+    assert_eq!(steps.clock, Clock::Queue);
+    let count = steps.spans.len() as u32;
+    assert!(count.abs_diff(steps_made) <= 3, "{count} of {steps_made}");
+    let p50 = steps.quantile_ns(0.5) as f64 / 1e6;
+    assert!((p50 - 55.0).abs() < 1.0, "{p50}");
+}
