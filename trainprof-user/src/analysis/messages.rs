@@ -18,6 +18,10 @@ const ONE_MESSAGE_NS: u64 = 400_000;
 /// What a pipe's buffer is made of: a read that ends with a whole one took what was there of a message, and more is to come.
 const PIECE_BYTES: u64 = 4096;
 
+/// A read of no more than this is of a message's length, or of what is left of it right after the rest
+/// (`multiprocessing.connection`: 4 or 12).
+const LENGTH_BYTES: u64 = 16;
+
 /// Messages that some threads took from pipes, by pipe.
 pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<u64>> {
     let mut out = BTreeMap::<u64, Vec<u64>>::new();
@@ -70,12 +74,16 @@ fn messages(reads: &[(u64, u64)]) -> Vec<u64> {
     let pieces = reads.iter().filter(|(_, bytes)| is_piece(*bytes)).count();
     let mut out = Vec::new();
     if pieces * 2 > reads.len() {
-        let mut more = false;
+        // Not every read is noted: where a message's length comes before it, that tells its beginning, else its first piece.
+        let (mut inside, mut before) = (false, None);
         for (at, bytes) in reads {
-            if is_piece(*bytes) && !more {
+            let apart = before.is_none_or(|before| at - before > ONE_MESSAGE_NS);
+            let length = *bytes <= LENGTH_BYTES && apart;
+            if length || is_piece(*bytes) && !inside {
                 out.push(*at);
             }
-            more = is_piece(*bytes);
+            inside = length || is_piece(*bytes);
+            before = Some(*at);
         }
         return out;
     }
@@ -162,6 +170,24 @@ mod tests {
             }
         }
         assert_eq!(messages(&reads).len(), 20);
+    }
+
+    #[test]
+    fn the_length_before_a_message_tells_it_where_pieces_were_not_noted() {
+        // Of each message, its length, and of two in three a piece; of one in four what is left, which is as short as a length.
+        let mut reads = Vec::new();
+        for message in 0..60_u64 {
+            let at = message * 30 * MS;
+            reads.push((at, 4));
+            if message % 3 > 0 {
+                reads.push((at + MS / 10, 4096));
+                reads.push((at + MS / 5, 8192));
+            }
+            if message % 4 == 0 {
+                reads.push((at + MS / 4, 9));
+            }
+        }
+        assert_eq!(messages(&reads).len(), 60);
     }
 
     #[test]

@@ -162,16 +162,17 @@ pub fn renewals(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
 /// last one, and as long after that as it takes for one more. Empty where no batches can be told.
 pub fn own_batches(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
     let touches = facts.touches(tid);
+    let is_open = |touch: &TouchFact| {
+        touch.op == Op::Open.number() && touch.object.class == Class::File as u8
+    };
+    let opened = touches.iter().filter(|touch| is_open(touch)).count();
     let mut opens: Vec<u64> = touches
         .iter()
         .enumerate()
-        .filter(|(_, touch)| {
-            touch.op == Op::Open.number() && touch.object.class == Class::File as u8
-        })
-        .filter(|(n, touch)| !is_written(&touches[n + 1..], touch.object.id))
+        .filter(|(n, touch)| is_open(touch) && !is_written(&touches[n + 1..], touch.object.id))
         .map(|(_, touch)| touch.at.0)
         .collect();
-    if opens.len() < MIN_FILES {
+    if opened < MIN_FILES {
         // Files that stay open: the reads tell.
         opens = touches
             .iter()

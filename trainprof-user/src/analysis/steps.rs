@@ -49,6 +49,8 @@ const MOST_OF_WORK: f64 = 0.7;
 
 /// How sure calls of one kind alone are, against several kinds that agree.
 const ONE_KIND: f64 = 0.75;
+/// Part (0–1) of the watch that batches which the step thread makes itself must cover.
+const ALL_THROUGH: f64 = 0.5;
 /// How far from a whole number of times as many bursts as calls of one kind may be, as a part of it.
 const IN_TURN: f64 = 0.03;
 
@@ -479,11 +481,14 @@ fn apart(times: Vec<u64>) -> Vec<u64> {
 fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
     let (turns, within_ns) = scene.own_turns()?;
     let times: Vec<u64> = turns.iter().map(|(from, _)| *from).collect();
-    (times.len() >= MIN_STEPS).then(|| {
-        let mut steps = build(facts, Clock::OwnBatches, times, None);
-        steps.within_ns = within_ns;
-        steps
-    })
+    if times.len() < MIN_STEPS {
+        return None;
+    }
+    let mut steps = build(facts, Clock::OwnBatches, times, None);
+    steps.within_ns = within_ns;
+    // Files that a program reads when it starts are no batches.
+    let covered: u64 = steps.spans.iter().map(|(from, to)| to - from).sum();
+    (covered as f64 >= ALL_THROUGH * facts.walkable_ns() as f64).then_some(steps)
 }
 
 /// Calls that the step thread makes at even intervals, where nothing better is there: less sure than the others.

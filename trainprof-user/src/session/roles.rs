@@ -72,6 +72,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
     let traffic = traffic(session);
     let sends = |pid: u32| traffic.get(&pid).is_some_and(|t| t.sent > 0);
     let hears = |pid: u32| traffic.get(&pid).is_some_and(|t| t.received > 0);
+    let drives = drive_gpus(session);
     let mut fed = BTreeSet::new();
     let mut ranks = BTreeSet::new();
     let pairs: BTreeSet<(u32, u32)> = handed
@@ -84,6 +85,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         let asked = count(above, below) >= MIN_HAND_OVERS && sends(below) && hears(above);
         let listens = count(above, below) == 0
             && !sends(above)
+            && !drives.contains(&above)
             && cpu_share(session, above) < LISTENER
             && cpu_share(session, below) > LISTENER;
         // A server whose child trains: a notebook's.
@@ -174,6 +176,17 @@ fn trains(session: &Session, pid: u32) -> bool {
         .get(&pid)
         .and_then(|process| process.seen.frameworks.as_ref())
         .is_some_and(|loaded| loaded.trains())
+}
+
+/// Processes that call a GPU's runtime: what they hear is for it, however little they run themselves.
+fn drive_gpus(session: &Session) -> BTreeSet<u32> {
+    let segments = session.history.segments();
+    let callers: BTreeSet<u32> = segments
+        .flat_map(|segment| &segment.calls)
+        .map(|call| call.tid)
+        .collect();
+    let threads = callers.into_iter().filter_map(|tid| session.thread(tid));
+    threads.map(|thread| thread.pid).collect()
 }
 
 /// Whether two processes run the same command: a fork that executed nothing, whose parent may have loaded its libraries since it
