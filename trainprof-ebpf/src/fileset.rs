@@ -360,7 +360,7 @@ extern "C" fn read_text(path: u64) -> u32 {
         let ends = zero_bytes(word);
         let before_end = (ends & ends.wrapping_neg()).wrapping_sub(1);
         // The highest bit of the bytes up to the last slash, and whether there is one.
-        let mut upto = zero_bytes(word ^ EACH * u64::from(b'/')) & before_end;
+        let mut upto = zero_bytes(word ^ (EACH * u64::from(b'/'))) & before_end;
         upto |= upto >> 8;
         upto |= upto >> 16;
         upto |= upto >> 32;
