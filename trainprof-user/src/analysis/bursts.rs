@@ -6,22 +6,15 @@
 
 use trainprof_common::op::{Class, Op};
 
-use super::{facts::Facts, pulse::calls_in_step, spans::overlap};
+use super::{
+    facts::Facts,
+    pulse::{AGREE, MIN_STEPS, MOST_PER_S, calls_in_step, even, throughout},
+    spans::overlap,
+};
 
-/// Steps that show a pattern.
-const MIN_STEPS: usize = 20;
-/// More reads a second than this may have been noted in part only.
-const MOST_PER_S: f64 = 1500.0;
 /// Long intervals are so many times the short ones, and at least this long (ns): less is no work of a step.
 const APART: f64 = 3.0;
 const LEAST_NS: u64 = 500_000;
-/// Share of the steps whose own time is between half and twice the usual.
-const REGULAR: f64 = 0.93;
-/// Share of the walked time that the steps cover, and the longest stretch without one, in usual steps.
-const COVERED: f64 = 0.9;
-const LONGEST: f64 = 20.0;
-/// Files and sockets whose numbers of steps differ by this part or less agree.
-const AGREE: f64 = 0.03;
 
 /// Beginnings of steps by bursts of a thread's reads outside of `without` (sorted); `None` where there are none, or where files and
 /// sockets disagree.
@@ -62,7 +55,9 @@ fn steps_of(facts: &Facts, tid: u32, reads: &[u64]) -> Option<Vec<u64>> {
         return None;
     }
     let times: Vec<u64> = firsts.into_iter().map(|at| reads[at]).collect();
-    (even(&of_bursts) && throughout(facts, &times)).then_some(times)
+    let mut ran: Vec<u64> = of_bursts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    ran.sort_unstable();
+    (even(&ran) && throughout(facts, &times)).then_some(times)
 }
 
 /// The time that a thread had spent on a CPU at each of these times (sorted), but for a constant.
@@ -97,33 +92,4 @@ fn first_of_bursts(own: &[u64]) -> Vec<usize> {
         .filter(|at| jump(*at) >= APART);
     let limit = split.map_or(0, |at| sorted[at]);
     (1..own.len()).filter(|at| gap(*at) >= limit).collect()
-}
-
-/// Whether steps are alike in their own time.
-fn even(own: &[u64]) -> bool {
-    let mut lengths: Vec<u64> = own.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    lengths.sort_unstable();
-    let usual = lengths[lengths.len() / 2] as f64;
-    let regular = lengths
-        .iter()
-        .filter(|length| (0.5 * usual..=2.0 * usual).contains(&(**length as f64)))
-        .count();
-    regular as f64 >= REGULAR * lengths.len() as f64
-}
-
-/// Whether they go on all through the watch.
-fn throughout(facts: &Facts, times: &[u64]) -> bool {
-    let inside = |pair: &&[u64]| overlap(&facts.spans, pair[0], pair[1]) == pair[1] - pair[0];
-    let mut lengths: Vec<u64> = times
-        .windows(2)
-        .filter(inside)
-        .map(|pair| pair[1] - pair[0])
-        .collect();
-    lengths.sort_unstable();
-    let (Some(usual), Some(longest)) = (lengths.get(lengths.len() / 2), lengths.last()) else {
-        return false;
-    };
-    let covered: u64 = lengths.iter().sum();
-    *longest as f64 <= LONGEST * *usual as f64
-        && covered as f64 >= COVERED * facts.walkable_ns() as f64
 }

@@ -13,7 +13,7 @@ use trainprof_common::op::{Class, Op};
 use super::{facts::Facts, spans::overlap};
 
 /// Steps that show a pattern.
-const MIN_STEPS: usize = 20;
+pub(super) const MIN_STEPS: usize = 20;
 /// Calls of one kind in a step at most.
 const MOST_CALLS: usize = 16;
 /// A pattern of k calls shows when intervals differ from those k calls earlier by at most this part of what they
@@ -25,9 +25,9 @@ const REGULAR: f64 = 0.93;
 const COVERED: f64 = 0.9;
 const LONGEST: f64 = 20.0;
 /// More calls a second than this may have been noted in part only.
-const MOST_PER_S: f64 = 1500.0;
+pub(super) const MOST_PER_S: f64 = 1500.0;
 /// Kinds whose numbers of steps differ by this part or less agree.
-const AGREE: f64 = 0.03;
+pub(super) const AGREE: f64 = 0.03;
 /// The C library moves the heap's end by what is asked for and 128 KiB to spare (`M_TOP_PAD`, mallopt(3)). By twice that only
 /// when a single allocation was greater than what was spare, so that each one of that size moves it; for smaller ones it moves
 /// every few allocations, and so every few steps.
@@ -203,31 +203,37 @@ fn firsts(times: &[u64], calls: usize) -> Option<Vec<u64>> {
 
 /// Whether they are even and go on all through the watch.
 fn steady(facts: &Facts, times: &[u64]) -> bool {
-    if times.len() < MIN_STEPS + 1 {
-        return false;
-    }
-    let gaps: Vec<u64> = times
-        .windows(2)
-        .filter(|pair| {
-            facts
-                .spans
-                .iter()
-                .any(|(from, to)| *from <= pair[0] && pair[1] <= *to)
-        })
-        .map(|pair| pair[1] - pair[0])
-        .collect();
-    let mut sorted = gaps.clone();
-    sorted.sort_unstable();
-    let Some(usual) = sorted.get(sorted.len() / 2).map(|gap| *gap as f64) else {
+    times.len() > MIN_STEPS && even(&lengths(facts, times)) && throughout(facts, times)
+}
+
+/// Lengths of steps from one of these times to the next, sorted; without those that reach over a hole in what is known.
+fn lengths(facts: &Facts, times: &[u64]) -> Vec<u64> {
+    let whole = |pair: &&[u64]| overlap(&facts.spans, pair[0], pair[1]) == pair[1] - pair[0];
+    let pairs = times.windows(2).filter(whole);
+    let mut out: Vec<u64> = pairs.map(|pair| pair[1] - pair[0]).collect();
+    out.sort_unstable();
+    out
+}
+
+/// Whether sorted lengths of steps are alike.
+pub(super) fn even(lengths: &[u64]) -> bool {
+    let Some(usual) = lengths.get(lengths.len() / 2).map(|ns| *ns as f64) else {
         return false;
     };
-    let regular = sorted
+    let regular = lengths
         .iter()
-        .filter(|gap| (0.5 * usual..=2.0 * usual).contains(&(**gap as f64)))
-        .count() as f64;
-    let longest = sorted.last().copied().unwrap_or(0) as f64;
-    let covered = gaps.iter().sum::<u64>() as f64;
-    regular >= REGULAR * gaps.len() as f64
-        && longest <= LONGEST * usual
-        && covered >= COVERED * facts.walkable_ns() as f64
+        .filter(|ns| (0.5 * usual..=2.0 * usual).contains(&(**ns as f64)))
+        .count();
+    regular as f64 >= REGULAR * lengths.len() as f64
+}
+
+/// Whether steps that begin at these times go on all through the watch.
+pub(super) fn throughout(facts: &Facts, times: &[u64]) -> bool {
+    let lengths = lengths(facts, times);
+    let (Some(usual), Some(longest)) = (lengths.get(lengths.len() / 2), lengths.last()) else {
+        return false;
+    };
+    let covered: u64 = lengths.iter().sum();
+    *longest as f64 <= LONGEST * *usual as f64
+        && covered as f64 >= COVERED * facts.walkable_ns() as f64
 }

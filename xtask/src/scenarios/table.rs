@@ -141,6 +141,10 @@ pub fn summary(rows: &[Row]) -> Vec<String> {
         let (bound, gain) = (row.verdict.bound?, row.verdict.gain?);
         Some((bound / gain.all - 1.0) * 100.0)
     }));
+    let tight_as_timed =
+        Spread::of(rows.iter().filter(|row| !wrong(row)).filter_map(|row| {
+            Some((row.verdict.bound? / row.verdict.gain_as_timed?.all - 1.0) * 100.0)
+        }));
     let below_as_timed = rows
         .iter()
         .filter(|row| !wrong(row))
@@ -170,6 +174,10 @@ pub fn summary(rows: &[Row]) -> Vec<String> {
             with_gain - below_as_timed
         ),
         format!("bound above the gain, %: {}", Spread::show(tight, 0)),
+        format!(
+            "bound above the gain as timed, %: {}",
+            Spread::show(tight_as_timed, 0)
+        ),
         format!(
             "no false alarm (healthy jobs): {}",
             met(&["false alarm"], healthy)
