@@ -293,13 +293,13 @@ fn computing_process(session: &Session) -> Option<u32> {
 }
 
 /// A main thread that others of its process let go on so often in a second, and that waits for them for so much (0–1) of its time,
-/// takes what they bring, however little it runs itself.
+/// takes what they bring.
 const TAKEN_PER_S: f64 = 2.0;
 const TAKING: f64 = 0.1;
 
 /// The thread that a process's time is told by: its main thread, or, when that did nothing but wait for the
 /// process to end, the one that used most CPU time. Waiting for the interpreter's lock, or again and again for another
-/// thread, it would do something.
+/// thread while it is the one that calls a GPU, it would do something.
 pub fn leading_thread(session: &Session, pid: u32) -> Option<&Thread> {
     let threads = || session.threads.values().filter(|thread| thread.pid == pid);
     let busiest = threads().max_by_key(|thread| thread.run_ns)?;
@@ -313,11 +313,21 @@ pub fn leading_thread(session: &Session, pid: u32) -> Option<&Thread> {
         .map(|(_, total)| total.wait_ns)
         .sum();
     let runs = (main.run_ns + locked).saturating_mul(20) >= busiest.run_ns;
-    Some(if runs || takes(session, main) {
+    // What a thread takes from the one that computes may also be news of its steps; who calls the GPU works with it.
+    let works = || gpu_calls(session, main.key.tid) > gpu_calls(session, busiest.key.tid);
+    Some(if runs || takes(session, main) && works() {
         main
     } else {
         busiest
     })
+}
+
+fn gpu_calls(session: &Session, tid: u32) -> usize {
+    let calls = session
+        .history
+        .segments()
+        .flat_map(|segment| &segment.calls);
+    calls.filter(|call| call.tid == tid).count()
 }
 
 /// Whether a thread waits for other threads of its process again and again.

@@ -141,10 +141,9 @@ pub fn summary(rows: &[Row]) -> Vec<String> {
         let (bound, gain) = (row.verdict.bound?, row.verdict.gain?);
         Some((bound / gain.all - 1.0) * 100.0)
     }));
-    let tight_as_timed =
-        Spread::of(rows.iter().filter(|row| !wrong(row)).filter_map(|row| {
-            Some((row.verdict.bound? / row.verdict.gain_as_timed?.all - 1.0) * 100.0)
-        }));
+    let tight_as_timed = Spread::of(rows.iter().filter(|row| !wrong(row)).filter_map(|row| {
+        Some((row.verdict.bound? / row.verdict.gain_as_timed?.all - 1.0) * 100.0)
+    }));
     let below_as_timed = rows
         .iter()
         .filter(|row| !wrong(row))

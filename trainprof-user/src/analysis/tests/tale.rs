@@ -15,6 +15,7 @@ use crate::{
             PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact, SampleFact, Start,
             ThreadSeen, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
         },
+        gpu::{GpuCallFact, GpuCallKind},
     },
     session::Session,
     time::KtimeNs,
@@ -66,6 +67,7 @@ pub struct Tale {
     ops: Vec<(u64, OpSum)>,
     outsiders: Vec<Record>,
     stacked: Vec<PySampleFact>,
+    gpu_calls: Vec<GpuCallFact>,
     places: Vec<PlaceFact>,
     samples: Vec<SampleFact>,
     ends: Vec<Record>,
@@ -300,6 +302,19 @@ impl Tale {
         self
     }
 
+    /// A synchronising call into the GPU's runtime.
+    pub fn synchronise(&mut self, tid: u32, from: f64, to: f64) -> &mut Self {
+        self.gpu_calls.push(GpuCallFact {
+            tid,
+            from: KtimeNs(at(from)),
+            ns: at(to) - at(from),
+            kind: GpuCallKind::Synchronise,
+            bytes: 0,
+            function: 0,
+        });
+        self
+    }
+
     /// Something that clock samples hit.
     pub fn place(&mut self, number: u32, module: &str, class: PlaceClass) -> &mut Self {
         self.places.push(PlaceFact {
@@ -392,6 +407,7 @@ impl Tale {
         let mut stacked = self.stacked.clone();
         stacked.sort_by_key(|sample| sample.at);
         out.extend(stacked.into_iter().map(Record::PySample));
+        out.extend(self.gpu_calls.iter().cloned().map(Record::GpuCall));
         out.extend(self.processes.iter().cloned().map(Record::Process));
         out.extend(self.threads.iter().cloned().map(Record::Thread));
         out.extend(self.filesets.iter().cloned().map(Record::Fileset));
