@@ -604,3 +604,33 @@ fn who_calls_the_gpu_runs_the_loop_however_little_it_runs() {
     let trainer = analyse(&hardly_runs().session(8000.0)).trainer;
     assert_eq!(trainer.expect("a trainer").cast.step_tid, LOADER);
 }
+
+#[test]
+fn a_process_that_calls_the_gpu_is_no_launcher_that_listens() {
+    for (calls, expected) in [(true, TRAINER), (false, 201)] {
+        let mut tale = Tale::default();
+        tale.process(TRAINER, 1).process(201, TRAINER);
+        for step in 0..80 {
+            let begin = f64::from(step) * 100.0;
+            let (taken, done) = (begin + 80.0, begin + 99.95);
+            tale.wait(TRAINER, begin, taken, READ, On::Pipe(9), By::Thread(201));
+            tale.wait(
+                TRAINER,
+                taken + 0.05,
+                done,
+                SLEEP,
+                On::Nothing,
+                By::Interrupt,
+            );
+            if calls {
+                tale.synchronise(TRAINER, taken + 0.01, done);
+            }
+        }
+        let trainer = analyse(&tale.session(8000.0)).trainer;
+        assert_eq!(
+            trainer.expect("a trainer").cast.trainer,
+            expected,
+            "{calls}"
+        );
+    }
+}

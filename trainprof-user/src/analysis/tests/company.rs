@@ -5,11 +5,15 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     stories::{DATA_PIPE, TRAINER, feeder, feeds, job, stall},
-    tale::{By, FUTEX, On, POLL, READ, Tale},
+    tale::{By, FUTEX, On, POLL, READ, Tale, at},
 };
 use crate::{
     analysis::{Analysis, Kind, analyse},
-    record::fact::PlaceClass,
+    record::{
+        Record,
+        fact::{HostSample, PlaceClass},
+    },
+    time::KtimeNs,
 };
 
 const HELPER: u32 = 500;
@@ -382,4 +386,44 @@ fn spinning_for_a_thread_that_has_no_cpu_is_contention_for_that_cpu() {
     // A thread of the process that computes with nobody is not spun for.
     let other = spins_while_its_mate_has_no_cpu(9000, false);
     assert_eq!(other.verdict.expect("a verdict").bottleneck, "compute");
+}
+
+#[test]
+fn programs_beside_the_trainer_crowd_its_threads_as_strangers_do() {
+    // The trainer waits behind its own team-mate for 50 of each 100 ms; what else the host did is one program of its launcher.
+    const MATE: u32 = 101;
+    let mut tale = Tale::default();
+    tale.process(50, 1)
+        .process(TRAINER, 50)
+        .thread(TRAINER, MATE)
+        .process(60, 50)
+        .process(300, 60);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.preempted(TRAINER, begin, begin + 50.0, MATE);
+        // Launchers sleep.
+        for launcher in [50, 60] {
+            tale.wait(
+                launcher,
+                begin,
+                begin + 99.9,
+                WAIT4,
+                On::Nothing,
+                By::Interrupt,
+            );
+        }
+    }
+    let mut session = tale.session(8000.0);
+    session.start.as_mut().expect("a start").targets = vec![TRAINER];
+    for (ms, busy_ns) in [(0.0, 0), (8000.0, 21_600_000_000)] {
+        session.apply(&Record::Host(HostSample {
+            at: KtimeNs(at(ms)),
+            busy_ns,
+            ..HostSample::default()
+        }));
+    }
+    let analysis = analyse(&session);
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    assert_eq!(trainer.cast.trainer, TRAINER);
+    is_near(trainer.ns(Kind::CpuContention) / trainer.wall, 0.5);
 }
