@@ -19,7 +19,7 @@ pub const SMALL_BYTES: f64 = 256.0 * 1024.0;
 /// Files that are read at once, in one piece that is hardly longer in coming than the shortest: none of their cost is that of bytes.
 const TINY_BYTES: f64 = 16.0 * 1024.0;
 /// Files are the cost when at least this share of the time goes into opening, closing and looking them up; where it is nearly all of
-/// it, whatever their size.
+/// it, closing left out, whatever their size.
 const META_SHARE: f64 = 0.35;
 const META_ALONE: f64 = 0.8;
 
@@ -32,6 +32,8 @@ pub struct FileTime {
     pub lookups: u64,
     /// Nanoseconds in open, stat, close, getdents: calls that return, and waits of those that are on the way.
     pub meta_ns: u64,
+    /// Of these, in close: it may have to write what the file was given first.
+    pub close_ns: u64,
     /// Nanoseconds in reads and page faults.
     pub read_ns: u64,
     pub read_bytes: u64,
@@ -50,6 +52,7 @@ impl FileTime {
         self.opened_bytes += other.opened_bytes;
         self.lookups += other.lookups;
         self.meta_ns += other.meta_ns;
+        self.close_ns += other.close_ns;
         self.read_ns += other.read_ns;
         self.read_bytes += other.read_bytes;
         self.filled_bytes += other.filled_bytes;
@@ -60,8 +63,10 @@ impl FileTime {
         let meta = self.meta_ns as f64;
         let all = meta + self.read_ns as f64;
         let below = |bytes: f64| self.mean_bytes().is_some_and(|mean| mean < bytes);
-        let looked_up = |share: f64| all > 0.0 && meta >= share * all;
-        if below(TINY_BYTES) || below(SMALL_BYTES) && looked_up(META_SHARE) || looked_up(META_ALONE)
+        let looked_up = |ns: f64, share: f64| all > 0.0 && ns >= share * all;
+        if below(TINY_BYTES)
+            || below(SMALL_BYTES) && looked_up(meta, META_SHARE)
+            || looked_up(meta - self.close_ns as f64, META_ALONE)
         {
             Kind::SmallFiles
         } else {
@@ -113,7 +118,10 @@ impl FileKinds {
                     time.lookups += total.count;
                     time.meta_ns += total.ns;
                 }
-                Op::Close => time.meta_ns += total.ns,
+                Op::Close => {
+                    time.close_ns += total.ns;
+                    time.meta_ns += total.ns;
+                }
                 Op::Read | Op::UringRead | Op::Copy if class == Class::File => {
                     time.read_ns += total.ns;
                     time.read_bytes += total.bytes;

@@ -72,7 +72,6 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
     let traffic = traffic(session);
     let sends = |pid: u32| traffic.get(&pid).is_some_and(|t| t.sent > 0);
     let hears = |pid: u32| traffic.get(&pid).is_some_and(|t| t.received > 0);
-    let drives = drive_gpus(session);
     let mut fed = BTreeSet::new();
     let mut ranks = BTreeSet::new();
     let pairs: BTreeSet<(u32, u32)> = handed
@@ -85,9 +84,9 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         let asked = count(above, below) >= MIN_HAND_OVERS && sends(below) && hears(above);
         let listens = count(above, below) == 0
             && !sends(above)
-            && !drives.contains(&above)
             && cpu_share(session, above) < LISTENER
-            && cpu_share(session, below) > LISTENER;
+            && cpu_share(session, below) > LISTENER
+            && !drives_gpu(session, above);
         // A server whose child trains: a notebook's.
         let serves = trains(session, below)
             && !trains(session, above)
@@ -178,15 +177,17 @@ fn trains(session: &Session, pid: u32) -> bool {
         .is_some_and(|loaded| loaded.trains())
 }
 
-/// Processes that call a GPU's runtime: what they hear is for it, however little they run themselves.
-fn drive_gpus(session: &Session) -> BTreeSet<u32> {
-    let segments = session.history.segments();
-    let callers: BTreeSet<u32> = segments
-        .flat_map(|segment| &segment.calls)
-        .map(|call| call.tid)
-        .collect();
-    let threads = callers.into_iter().filter_map(|tid| session.thread(tid));
-    threads.map(|thread| thread.pid).collect()
+/// Whether a process calls a GPU's runtime: what it hears is for that, however little it runs itself.
+fn drives_gpu(session: &Session, pid: u32) -> bool {
+    let mut calls = session
+        .history
+        .segments()
+        .flat_map(|segment| &segment.calls);
+    calls.any(|call| {
+        session
+            .thread(call.tid)
+            .is_some_and(|thread| thread.pid == pid)
+    })
 }
 
 /// Whether two processes run the same command: a fork that executed nothing, whose parent may have loaded its libraries since it

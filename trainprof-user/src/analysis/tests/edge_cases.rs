@@ -465,3 +465,25 @@ fn files_that_are_only_looked_up_cost_no_bytes() {
         verdict.summary
     );
 }
+
+#[test]
+fn a_large_file_that_is_slow_to_close_is_no_small_one() {
+    const CLOSE: i16 = 3;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            begin,
+            begin + 45.0,
+            CLOSE,
+            On::File(5),
+            By::Interrupt,
+        );
+        tale.ops(TRAINER, begin, Op::Open, Class::File, 5, 1, 64 << 20, 0.1);
+        tale.ops(TRAINER, begin, Op::Close, Class::File, 5, 1, 0, 45.0);
+    }
+    let trainer = trainer(&tale, 8000.0);
+    assert!(share(&trainer, Kind::SmallFiles) < 0.01);
+}
