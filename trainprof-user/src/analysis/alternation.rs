@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::Facts;
+use super::{facts::Facts, hidden::reveal};
 use crate::{record::fact::PlaceClass, session::Session};
 
 /// Samples that show a pattern.
@@ -66,11 +66,21 @@ const FRAMEWORKS: [&str; 26] = [
 pub struct Alternation {
     /// Stretches that are not the framework's computing, in order.
     pub apart: Vec<(u64, u64)>,
-    /// How finely their ends are known, ns: the time between two samples.
+    /// How finely their ends are known, ns: even samples this far apart would tell them as well.
     pub resolution_ns: u64,
     /// Whether turns can be counted. Samples at even intervals would show a loop that is faster than they are as a
     /// slower one, as a lamp does with a wheel; what they say about shares holds all the same.
     pub countable: bool,
+}
+
+/// A stretch of samples of one part.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Run {
+    /// 0 computing, 1 apart.
+    pub state: u8,
+    pub from: u64,
+    pub to: u64,
+    pub samples: usize,
 }
 
 /// What one sample shows.
@@ -245,15 +255,25 @@ fn normalise(pair: &mut [f64; 2]) {
     }
 }
 
+/// An end lies anywhere between two samples, and rather between two that are far apart: off by g² / 12 in the mean square where they
+/// are g apart, as it is g times as likely to be there. Longer gaps than twice the usual one are no gaps between samples.
+fn resolution(gaps: &[u64], usual: u64) -> u64 {
+    let gaps = gaps.iter().filter(|gap| **gap <= 2 * usual);
+    let (cubes, sum) = gaps.fold((0.0_f64, 0.0_f64), |(cubes, sum), gap| {
+        (cubes + (*gap as f64).powi(3), sum + *gap as f64)
+    });
+    (cubes / sum.max(1.0)).sqrt() as u64
+}
+
 fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> Option<Alternation> {
     let mut gaps: Vec<u64> = shown
         .windows(2)
         .map(|pair| pair[1].at - pair[0].at)
         .collect();
     gaps.sort_unstable();
-    let resolution_ns = gaps[gaps.len() / 2];
+    let step = gaps[gaps.len() / 2];
     let spread = gaps[gaps.len() * 3 / 4] - gaps[gaps.len() / 4];
-    let uneven = spread as f64 >= UNEVEN * resolution_ns as f64;
+    let uneven = spread as f64 >= UNEVEN * step as f64;
     let pure = |state: u8| {
         let mut counts = [0.0_f64; 2];
         for (sample, at) in shown.iter().zip(states) {
@@ -266,20 +286,25 @@ fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> O
     if pure(0) < MIN_PURE || pure(1) > MAX_IMPURE {
         return None;
     }
-    let mut runs: Vec<(u8, u64, u64, usize)> = Vec::new();
+    let mut runs: Vec<Run> = Vec::new();
     for (at, sample) in shown.iter().enumerate() {
         let before = if at > 0 { shown[at - 1].at } else { sample.at };
         let begin = before.midpoint(sample.at);
         match runs.last_mut() {
-            Some(run) if run.0 == states[at] => {
-                run.2 = sample.at;
-                run.3 += 1;
+            Some(run) if run.state == states[at] => {
+                run.to = sample.at;
+                run.samples += 1;
             }
             last => {
                 if let Some(run) = last {
-                    run.2 = begin;
+                    run.to = begin;
                 }
-                runs.push((states[at], begin, sample.at, 1));
+                runs.push(Run {
+                    state: states[at],
+                    from: begin,
+                    to: sample.at,
+                    samples: 1,
+                });
             }
         }
     }
@@ -287,8 +312,8 @@ fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> O
     for state in [0, 1] {
         let of: Vec<usize> = runs
             .iter()
-            .filter(|run| run.0 == state)
-            .map(|run| run.3)
+            .filter(|run| run.state == state)
+            .map(|run| run.samples)
             .collect();
         if of.len() < MIN_TURNS {
             return None;
@@ -298,12 +323,11 @@ fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> O
     if shortest < MIN_PART {
         return None;
     }
-    let apart: Vec<(u64, u64)> = runs
-        .iter()
-        .filter(|run| run.0 == 1)
-        .map(|run| (run.1, run.2))
-        .collect();
-    let turns: Vec<u64> = apart
+    let apart = |runs: &[Run]| -> Vec<(u64, u64)> {
+        let apart = runs.iter().filter(|run| run.state == 1);
+        apart.map(|run| (run.from, run.to)).collect()
+    };
+    let turns: Vec<u64> = apart(&runs)
         .windows(2)
         .filter(|pair| {
             facts
@@ -320,9 +344,10 @@ fn build(facts: &Facts, shown: &[Shown], computing: &[bool], states: &[u8]) -> O
         .iter()
         .filter(|turn| (SHORTEST * usual..=LONGEST * usual).contains(&(**turn as f64)))
         .count();
-    (regular as f64 >= REGULAR * turns.len() as f64).then_some(Alternation {
-        apart,
-        resolution_ns,
+    let times: Vec<u64> = shown.iter().map(|sample| sample.at).collect();
+    (regular as f64 >= REGULAR * turns.len() as f64).then(|| Alternation {
+        apart: apart(&reveal(&runs, &times)),
+        resolution_ns: resolution(&gaps, step),
         countable: uneven && shortest >= MIN_COUNTED,
     })
 }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use trainprof_common::op::{Class, Op};
 
+pub use super::clock::{Clock, Steps};
 use super::{
     asked::{epoch_by_epoch, step_by_step},
     bursts::bursts,
     cast::Cast,
     causes::Scene,
+    clock::build,
     collectives::collectives,
     facts::Facts,
     locks::lock_of,
@@ -53,108 +55,6 @@ const ONE_KIND: f64 = 0.75;
 const ALL_THROUGH: f64 = 0.5;
 /// How far from a whole number of times as many bursts as calls of one kind may be, as a part of it.
 const IN_TURN: f64 = 0.03;
-
-/// What steps were found by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
-    /// The trainer asked workers for the next batch.
-    BatchRequests,
-    /// The trainer took a batch from its workers.
-    BatchHandOver,
-    /// The trainer took a batch from a queue in its own memory.
-    Queue,
-    /// The trainer, having no workers, began to read a batch.
-    OwnBatches,
-    /// The trainer waited for the GPU to finish.
-    GpuSync,
-    /// The trainer waited for other ranks.
-    Collectives,
-    /// The trainer, computing alone, made the same calls again.
-    OwnCalls,
-}
-
-impl Clock {
-    /// Name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::BatchRequests => "batch-requests",
-            Self::BatchHandOver => "batch-hand-over",
-            Self::Queue => "queue",
-            Self::OwnBatches => "own-batches",
-            Self::GpuSync => "gpu-sync",
-            Self::Collectives => "collectives",
-            Self::OwnCalls => "own-calls",
-        }
-    }
-}
-
-/// Steps: stretches of time, in order.
-#[derive(Clone, Debug)]
-pub struct Steps {
-    pub clock: Clock,
-    pub spans: Vec<(u64, u64)>,
-    /// 0–1: how regular they are, and how well a second clock agrees.
-    pub confidence: f64,
-    /// How finely the beginning of a step is known, ns; 0: exactly.
-    pub within_ns: u64,
-}
-
-impl Steps {
-    /// Lengths in ns, sorted.
-    pub fn lengths(&self) -> Vec<u64> {
-        let mut out: Vec<u64> = self.spans.iter().map(|(from, to)| to - from).collect();
-        out.sort_unstable();
-        out
-    }
-
-    /// Mean length, ns.
-    pub fn mean_ns(&self) -> f64 {
-        let total: u64 = self.spans.iter().map(|(from, to)| to - from).sum();
-        total as f64 / self.spans.len().max(1) as f64
-    }
-
-    /// The 95 % confidence of the mean length, ns: ± this.
-    pub fn mean_error_ns(&self) -> f64 {
-        let n = self.spans.len() as f64;
-        let mean = self.mean_ns();
-        let squares: f64 = self
-            .spans
-            .iter()
-            .map(|(from, to)| ((to - from) as f64 - mean).powi(2))
-            .sum();
-        2.0 * (squares / (n - 1.0).max(1.0) / n.max(1.0)).sqrt()
-    }
-
-    /// Length below which a share `q` (0–1) of the steps stayed, ns.
-    pub fn quantile_ns(&self, q: f64) -> u64 {
-        let sorted = self.lengths();
-        let at = ((sorted.len() as f64 - 1.0) * q).round() as usize;
-        let found = sorted.get(at).copied().unwrap_or(0);
-        if self.within_ns == 0 || found == 0 {
-            return found;
-        }
-        // Both ends are off by up to half of that, evenly: a variance of within² / 12 each, that is no step's own.
-        let middle = sorted[sorted.len() / 2] as f64;
-        let near: Vec<f64> = sorted
-            .iter()
-            .map(|length| *length as f64)
-            .filter(|length| (0.5 * middle..2.0 * middle).contains(length))
-            .map(|length| length - middle)
-            .collect();
-        let variance = near.iter().map(|d| d * d).sum::<f64>() / near.len().max(1) as f64;
-        let blur = (self.within_ns as f64).powi(2) / 6.0 / variance.max(1.0);
-        let own = (1.0 - blur).clamp(0.0, 1.0);
-        // It is lumpy as well: what it adds is nothing on average, but not in the middle one.
-        let mean = near.iter().sum::<f64>() / near.len().max(1) as f64;
-        let found = found as f64;
-        let out = if found < 2.0 * middle {
-            middle + (1.0 - own) * mean + (found - middle) * own.sqrt()
-        } else {
-            found
-        };
-        out as u64
-    }
-}
 
 /// Finds the steps; `None` where there is no clock.
 pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
@@ -527,43 +427,6 @@ fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
 fn from_collectives(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     let times = collectives(facts, cast, scene.locks, walked);
     (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Collectives, apart(times), None))
-}
-
-fn build(facts: &Facts, clock: Clock, times: Vec<u64>, other: Option<usize>) -> Steps {
-    let spans: Vec<(u64, u64)> = times
-        .windows(2)
-        .map(|pair| (pair[0], pair[1]))
-        .filter(|(from, to)| {
-            to > from
-                && facts
-                    .spans
-                    .iter()
-                    .any(|(begin, end)| begin <= from && to <= end)
-        })
-        .collect();
-    let mut steps = Steps {
-        clock,
-        spans,
-        confidence: 0.0,
-        within_ns: 0,
-    };
-    let usual = steps.quantile_ns(0.5) as f64;
-    let regular = steps
-        .spans
-        .iter()
-        .filter(|(from, to)| {
-            let length = (to - from) as f64;
-            length > 0.5 * usual && length < 2.0 * usual
-        })
-        .count() as f64
-        / steps.spans.len().max(1) as f64;
-    let agreement = other.map_or(0.85, |other| {
-        let (a, b) = (other as f64, steps.spans.len() as f64);
-        a.min(b) / a.max(b).max(1.0)
-    });
-    let enough = (steps.spans.len() as f64 / 20.0).min(1.0);
-    steps.confidence = regular * agreement * enough;
-    steps
 }
 
 #[cfg(test)]
