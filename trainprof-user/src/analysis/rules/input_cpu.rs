@@ -101,6 +101,16 @@ pub(super) fn rule(look: &Look) -> Answer {
                 ),
             );
         }
+        if parallel == 0 && look.trainer.own_batches_guessed {
+            return (
+                summary,
+                format!(
+                    "if that work makes batches, let a DataLoader with num_workers={:.0} do it while the trainer computes; if it is a metric, a log or garbage collection, do it less often; without it {}",
+                    wanted.unwrap_or(1.0).ceil(),
+                    look.effect(KIND)
+                ),
+            );
+        }
         let advice = match wanted {
             Some(wanted) if wanted > parallel as f64 + SPARE && wanted - parallel as f64 <= free + SPARE => format!(
                 "raise num_workers to about {:.0}; without this work in the way {}",

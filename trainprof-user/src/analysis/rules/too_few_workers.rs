@@ -32,6 +32,9 @@ pub(super) fn rule(look: &Look) -> Answer {
         if share < WAITS {
             return Answer::Clear;
         }
+        if trainer.own_batches_guessed {
+            return Answer::NotEnough("whether the trainer makes batches is not known");
+        }
         return Answer::Found(Finding {
             kind: "too-few-workers",
             share: Some(share),

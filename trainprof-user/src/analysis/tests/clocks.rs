@@ -331,6 +331,17 @@ fn batches_that_the_trainer_makes_itself_are_steps_and_input() {
     assert_eq!(verdict.bottleneck, "input-cpu", "{}", verdict.summary);
     let share = verdict.share.expect("a share");
     assert!((share - 41.8 / 66.8).abs() < 0.03, "{share}");
+    // That it makes batches is a guess: nothing but the two parts tells it.
+    assert!(verdict.confidence < 0.7, "{}", verdict.confidence);
+    let finding = analysis.findings.iter().find(|f| f.kind == "input-cpu");
+    let advice = &finding.expect("a finding").advice;
+    assert!(advice.contains("if that work makes batches"), "{advice}");
+    assert!(
+        analysis
+            .findings
+            .iter()
+            .all(|f| f.kind != "too-few-workers")
+    );
 }
 
 #[test]
