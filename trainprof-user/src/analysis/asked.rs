@@ -4,41 +4,71 @@ use std::collections::BTreeMap;
 
 /// Requests closer together than this share of the usual step are handed out in advance, not step by step.
 const IN_ADVANCE: f64 = 0.1;
+/// Times apart by this factor are of two kinds.
+const PLAINLY: f64 = 2.0;
+/// Who asks twice within this time asks for two things at once.
+const AT_ONCE_NS: u64 = 1_000_000;
+/// Share of the steps with several requests from which on these are one step each.
+const TOGETHER: f64 = 0.6;
 /// One in so many epochs with as many steps shows how many there are.
 const ALIKE: usize = 4;
 
-/// The time between two of them that most keep to.
-fn usual(times: &[u64]) -> u64 {
+/// Times from one to the next, sorted.
+fn gaps(times: &[u64]) -> Vec<u64> {
     let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     gaps.sort_unstable();
-    gaps.get(gaps.len() / 2).copied().unwrap_or(0)
+    gaps
 }
 
-fn in_advance(usual: u64) -> u64 {
-    (usual as f64 * IN_ADVANCE) as u64
+/// Requests closer together than this are handed out in advance: a part of the usual step, or less where short steps, as between
+/// two workers that are done at the same time, lie plainly above what is handed out.
+fn in_advance(gaps: &[u64]) -> u64 {
+    let at = |share: usize| gaps.get(gaps.len() * share / 4).copied().unwrap_or(0);
+    // Where they come two at a time, half of the times between them are no steps.
+    let usual = if at(2) < AT_ONCE_NS { at(3) } else { at(2) };
+    let limit = (usual as f64 * IN_ADVANCE) as u64;
+    let upto = gaps.partition_point(|gap| *gap < limit);
+    let near = &gaps[..gaps.len().min(upto + 1)];
+    let jump = near
+        .windows(2)
+        .rev()
+        .map(|pair| (pair[0].max(1) as f64, pair[1] as f64))
+        .find(|(below, above)| *above >= PLAINLY * below);
+    jump.map_or(limit, |(below, above)| {
+        limit.min((below * above).sqrt() as u64)
+    })
 }
 
-/// Requests step by step: those in advance left out. Where fewer are left than batches were taken, epochs ended:
-/// there is nothing left to ask for then, and the hand-overs stand in their place.
+/// Requests step by step: one stands for each step. Those that are handed out in advance, when an epoch begins, stand for the last
+/// steps of the epoch before it, when there was nothing left to ask for: these began with their hand-overs (`taken`) where there are
+/// as many of them, else evenly.
 pub fn step_by_step(requests: &[u64], taken: &[u64]) -> Vec<u64> {
-    let usual = usual(requests);
-    let least = in_advance(usual);
-    let mut each: Vec<u64> = Vec::with_capacity(requests.len());
+    let least = in_advance(&gaps(requests));
+    let mut groups: Vec<(u64, usize)> = Vec::with_capacity(requests.len());
+    let mut before = None;
     for at in requests {
-        if each.last().is_none_or(|last| at - last >= least) {
-            each.push(*at);
+        match groups.last_mut() {
+            Some(group) if before.is_some_and(|before| at - before < least) => group.1 += 1,
+            _ => groups.push((*at, 0)),
         }
+        before = Some(*at);
     }
-    if each.len() + each.len() / 50 + 1 >= taken.len() {
-        return each;
-    }
-    let mut out: Vec<u64> = Vec::with_capacity(taken.len());
-    for at in each {
-        if let Some(last) = out.last().copied() {
-            let first = taken.partition_point(|t| *t <= last + least);
-            let upto = taken.partition_point(|t| *t + least < at);
-            if upto >= first + 3 && at - last > 2 * usual {
-                out.extend(&taken[first..upto]);
+    let several = groups.iter().filter(|group| group.1 > 0).count();
+    // Who always asks for several at once makes a step of them.
+    let together = several as f64 >= TOGETHER * groups.len() as f64;
+    let mut out: Vec<u64> = Vec::with_capacity(requests.len());
+    for (at, others) in groups {
+        if let (Some(last), false) = (out.last().copied(), together) {
+            let handed = within(
+                taken,
+                last + least,
+                at.saturating_sub(least).max(last + least),
+            );
+            if handed.len() == others {
+                out.extend(handed);
+            } else {
+                let each = (at - last) / (others as u64 + 1);
+                out.extend((1..=others as u64).map(|n| last + n * each));
             }
         }
         out.push(at);
@@ -49,7 +79,7 @@ pub fn step_by_step(requests: &[u64], taken: &[u64]) -> Vec<u64> {
 /// The same where each epoch has workers of its own, made in `renewals`. As many batches as are asked for before the first one
 /// comes are taken at the end, when nothing is left to ask for. A request that comes with a batch is of that batch's step.
 pub fn epoch_by_epoch(requests: &[u64], taken: &[u64], renewals: &[(u64, u64)]) -> Vec<u64> {
-    let least = in_advance(usual(taken));
+    let least = in_advance(&gaps(taken));
     let begins = renewals.iter().map(|(from, _)| *from);
     let ends = begins.clone().chain([u64::MAX]);
     let mut epochs: Vec<(Vec<u64>, u64)> = [0]
@@ -140,6 +170,32 @@ mod tests {
         for (step, taken) in steps.iter().zip(&taken) {
             assert!(step.abs_diff(*taken) < 25, "{step} for {taken}");
         }
+    }
+
+    #[test]
+    fn short_steps_of_workers_that_are_done_together_are_steps() {
+        // One worker of two is late: 70 ms to one step, 5 or 8 to the next. Epochs of 50 begin with four requests at once.
+        let (mut requests, mut taken, mut at) = (Vec::new(), Vec::new(), 0_u64);
+        for step in 0..200 {
+            if step % 50 == 0 {
+                requests.extend([at, at + 200, at + 500, at + 700]);
+            }
+            at += [5_000, 70_000, 8_000, 70_000][step % 4];
+            taken.push(at);
+            if step % 50 < 46 {
+                requests.push(at + 100);
+            }
+        }
+        let steps = step_by_step(&requests, &taken);
+        assert!(steps.len().abs_diff(197) <= 1, "{}", steps.len());
+    }
+
+    #[test]
+    fn two_loaders_that_are_drawn_from_together_make_one_step() {
+        let requests: Vec<u64> = (1..100)
+            .flat_map(|n| [n * 30_000_000, n * 30_000_000 + 400_000])
+            .collect();
+        assert_eq!(step_by_step(&requests, &requests).len(), 99);
     }
 
     #[test]
