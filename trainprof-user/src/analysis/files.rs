@@ -1,12 +1,13 @@
 //! Bytes or files: whether what is waited for in a directory is its data or the handling of many small files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trainprof_common::op::{Class, Op};
 
 use super::{
     facts::Facts,
     kind::Kind,
+    phases::MIN_CHECKPOINT_BYTES,
     running::{Call, call},
 };
 use crate::session::{
@@ -22,6 +23,9 @@ const TINY_BYTES: f64 = 16.0 * 1024.0;
 /// it, closing left out, whatever their size.
 const META_SHARE: f64 = 0.35;
 const META_ALONE: f64 = 0.8;
+
+/// Files are there to be written when so many times more is written to them than read.
+const WRITTEN: u64 = 10;
 
 /// Time of one set of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -39,6 +43,7 @@ pub struct FileTime {
     pub read_bytes: u64,
     /// Bytes that were not in the page cache.
     pub filled_bytes: u64,
+    pub written_bytes: u64,
 }
 
 impl FileTime {
@@ -56,6 +61,12 @@ impl FileTime {
         self.read_ns += other.read_ns;
         self.read_bytes += other.read_bytes;
         self.filled_bytes += other.filled_bytes;
+        self.written_bytes += other.written_bytes;
+    }
+
+    /// Whether state is written to these files, and hardly anything read: opening them, and cutting off what they held, is part of that.
+    fn are_state(&self) -> bool {
+        self.written_bytes >= MIN_CHECKPOINT_BYTES && self.written_bytes > WRITTEN * self.read_bytes
     }
 
     /// What the time on these files is to be called.
@@ -82,6 +93,8 @@ pub struct FileKinds {
     times: BTreeMap<u32, FileTime>,
     main_of_thread: BTreeMap<u32, u32>,
     whole: Kind,
+    /// Sets that hold state: what a path says and what was opened there may be two sets of one directory.
+    state: BTreeSet<u32>,
 }
 
 impl FileKinds {
@@ -125,6 +138,9 @@ impl FileKinds {
                 Op::Read | Op::UringRead | Op::Copy if class == Class::File => {
                     time.read_ns += total.ns;
                     time.read_bytes += total.bytes;
+                }
+                Op::Write | Op::UringWrite | Op::CopyOut if class == Class::File => {
+                    time.written_bytes += total.bytes;
                 }
                 Op::Fill | Op::FaultFill => time.filled_bytes += total.bytes,
                 _ => {}
@@ -172,9 +188,15 @@ impl FileKinds {
                     Some((thread.key.tid, fileset))
                 })
                 .collect(),
+            state: state(session, &times),
             times,
             whole: whole.kind(),
         }
+    }
+
+    /// Whether a set of files is there to be written.
+    pub fn are_state(&self, fileset: u32) -> bool {
+        self.state.contains(&fileset)
     }
 
     /// What a wait for files of a set is to be called.
@@ -218,6 +240,22 @@ fn group(session: &Session, fileset: u32) -> Option<&str> {
         .filesets
         .get(&fileset)
         .and_then(|fact| fact.mount_point.as_deref())
+}
+
+fn state(session: &Session, times: &BTreeMap<u32, FileTime>) -> BTreeSet<u32> {
+    let directory = |fileset: u32| session.filesets.get(&fileset)?.directory.as_deref();
+    let mut sums = BTreeMap::<&str, FileTime>::new();
+    for (fileset, time) in times {
+        if let Some(directory) = directory(*fileset) {
+            sums.entry(directory).or_default().add(time);
+        }
+    }
+    let of_state = |fileset: &u32| {
+        directory(*fileset)
+            .and_then(|directory| sums.get(directory))
+            .is_some_and(FileTime::are_state)
+    };
+    session.filesets.keys().copied().filter(of_state).collect()
 }
 
 fn groups<'a>(

@@ -84,9 +84,37 @@ pub fn checkpoints(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
         bursts
             .into_iter()
             .filter(Burst::is_checkpoint)
-            .map(|burst| (burst.from, burst.to))
+            .map(|burst| (from_opening(facts, tid, burst.from), burst.to))
             .collect(),
     )
+}
+
+/// When a thread that began to write at `from` began to wait for the file to be opened: what it held before is cut off then, and
+/// may have to be written first.
+fn from_opening(facts: &Facts, tid: u32, from: u64) -> u64 {
+    let touches = facts.touches(tid);
+    let before = touches.partition_point(|touch| touch.at.0 <= from);
+    let opened = touches[..before]
+        .iter()
+        .enumerate()
+        .rev()
+        .take(LOOKED_AT)
+        .take_while(|(_, touch)| from - touch.at.0 <= WRITES_APART_NS)
+        .find(|(n, touch)| is_open(touch) && is_written(&touches[n + 1..], touch.object.id))
+        .map(|(_, touch)| touch.at.0);
+    let Some(opened) = opened else {
+        return from;
+    };
+    let items = facts.items(tid);
+    let waited = items[..items.partition_point(|item| item.from < opened)].last();
+    waited
+        .filter(|item| item.kind() == WaitKind::File && call(item.nr) == Call::Meta)
+        .filter(|item| opened.saturating_sub(item.to) <= WRITES_APART_NS)
+        .map_or(from, |item| item.from)
+}
+
+fn is_open(touch: &TouchFact) -> bool {
+    touch.op == Op::Open.number() && touch.object.class == Class::File as u8
 }
 
 /// Writes close together.
@@ -159,12 +187,10 @@ pub fn renewals(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
 }
 
 /// Stretches in which a thread without producers made a batch itself: from the first file of a batch to the
-/// last one, and as long after that as it takes for one more. Empty where no batches can be told.
-pub fn own_batches(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
+/// last one, and as long after that as it takes for one more. Time in `checkpoints` does not part them. Empty where no batches can
+/// be told.
+pub fn own_batches(facts: &Facts, tid: u32, checkpoints: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let touches = facts.touches(tid);
-    let is_open = |touch: &TouchFact| {
-        touch.op == Op::Open.number() && touch.object.class == Class::File as u8
-    };
     let opened = touches.iter().filter(|touch| is_open(touch)).count();
     let mut opens: Vec<u64> = touches
         .iter()
@@ -185,7 +211,11 @@ pub fn own_batches(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
     if opens.len() < MIN_FILES {
         return Vec::new();
     }
-    let mut gaps: Vec<u64> = opens.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let apart = |from: u64, to: u64| to - from - overlap(checkpoints, from, to);
+    let mut gaps: Vec<u64> = opens
+        .windows(2)
+        .map(|pair| apart(pair[0], pair[1]))
+        .collect();
     gaps.sort_unstable();
     let Some(limit) = natural_break(&gaps) else {
         return Vec::new();
@@ -195,7 +225,7 @@ pub fn own_batches(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
     let mut last = opens[0];
     let mut count = 1_u64;
     for at in opens.iter().skip(1).copied().chain([u64::MAX]) {
-        if at - last > limit {
+        if at == u64::MAX || apart(last, at) > limit {
             let per_file = if count > 1 {
                 (last - first) / (count - 1)
             } else {

@@ -94,7 +94,9 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
             && cpu_share(session, above) < MIN_OF_BUSIEST * cpu_share(session, below);
         if gives
             && count(above, below) >= MIN_HAND_OVERS
-            && [above, below].iter().all(|pid| exchanges(session, *pid))
+            && [above, below]
+                .iter()
+                .all(|pid| exchanges(session, *pid, |_| true))
         {
             // A rank that made the other ones.
             ranks.extend([above, below]);
@@ -146,10 +148,11 @@ fn traffic(session: &Session) -> BTreeMap<u32, Traffic> {
     out
 }
 
-/// Whether a process gives and gets much through sockets, about as much of each.
-fn exchanges(session: &Session, pid: u32) -> bool {
+/// Whether threads of a process, all that are `own`, give and get much through sockets, about as much of each.
+pub fn exchanges(session: &Session, pid: u32, own: impl Fn(u32) -> bool) -> bool {
     let (mut read, mut written) = (0_u64, 0_u64);
-    for thread in session.threads.values().filter(|thread| thread.pid == pid) {
+    let of_process = session.threads.values().filter(|thread| thread.pid == pid);
+    for thread in of_process.filter(|thread| own(thread.key.tid)) {
         read += thread.activity.socket_read_bytes;
         written += thread.activity.socket_write_bytes;
     }

@@ -6,7 +6,8 @@ use super::Scene;
 use crate::analysis::{
     cast::Cast,
     facts::{Facts, is_on_purpose},
-    walk::{Hop, Leaf},
+    kind::Kind,
+    walk::{Hop, Leaf, What},
 };
 
 /// A thread of the job that at least two producers wait for this share of the time feeds them all.
@@ -15,6 +16,17 @@ const CHOKE_SHARE: f64 = 0.15;
 impl Scene<'_> {
     /// The thread that producers on the way waited for.
     pub(super) fn choke_on_way(&self, leaf: &Leaf) -> Option<u32> {
+        // Threads of a pool take turns at waiting for the network, and wake each other: what they all wait for is the network.
+        if let What::Wait {
+            tid,
+            nr,
+            object,
+            waker,
+        } = leaf.what
+            && self.waiting(tid, nr, object, waker).0 == Kind::NetworkIo
+        {
+            return None;
+        }
         let behind = |at: usize, hop: &Hop| {
             at > 0
                 && self.chokes.contains(&hop.tid)

@@ -44,8 +44,9 @@ pub struct Detail {
     pub tid: u32,
     /// A thread outside the job that it was waited for, or that had the CPU.
     pub outsider: u32,
-    /// Another trainer.
+    /// Another trainer, and what it was busy with.
     pub rank: u32,
+    pub doing: Option<Kind>,
     pub lock: Option<LockId>,
     /// Inode of a socket.
     pub socket: u64,
@@ -199,15 +200,30 @@ impl<'a> Scene<'a> {
     }
 
     fn classify(&self, leaf: &Leaf, spent: &Spent, out: &mut Vec<(Kind, Detail, f64)>) {
+        let Some(rank) = self.rank_on_way(leaf) else {
+            return self.cause(leaf, spent, out);
+        };
+        let mut causes = Vec::new();
+        self.cause(leaf, spent, &mut causes);
+        let tid = leaf.what.tid();
+        out.extend(causes.into_iter().map(|(kind, _, part)| {
+            let doing = Some(kind);
+            let detail = Detail {
+                tid,
+                rank,
+                doing,
+                ..Detail::default()
+            };
+            (Kind::Communication, detail, part)
+        }));
+    }
+
+    fn cause(&self, leaf: &Leaf, spent: &Spent, out: &mut Vec<(Kind, Detail, f64)>) {
         let tid = leaf.what.tid();
         let detail = Detail {
             tid,
             ..Detail::default()
         };
-        if let Some(rank) = self.rank_on_way(leaf) {
-            out.push((Kind::Communication, Detail { rank, ..detail }, 1.0));
-            return;
-        }
         if let Some(lock) = self.lock_on_way(leaf) {
             let detail = Detail {
                 lock: Some(lock),
@@ -312,7 +328,7 @@ struct OwnBatches {
 
 /// Files that a step thread opens and its clock samples tell where batches begin, stacks of its code what is done for them.
 fn own_batches(facts: &Facts, step_tid: u32, checkpoints: &[(u64, u64)]) -> OwnBatches {
-    let mut found = phases::own_batches(facts, step_tid);
+    let mut found = phases::own_batches(facts, step_tid, checkpoints);
     if phases::apart_are_files(facts, step_tid, &found) {
         found.clear();
     }

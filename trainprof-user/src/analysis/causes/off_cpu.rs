@@ -13,6 +13,7 @@ use crate::{
     session::{
         WaitId,
         kind::{WaitKind, wait_kind},
+        roles::exchanges,
     },
 };
 
@@ -41,6 +42,11 @@ impl Scene<'_> {
         let kind = match wait_kind(&id) {
             _ if locks_files(nr) => Kind::Serialization,
             WaitKind::File | WaitKind::Uring if call(nr) == Call::Write && !producer => {
+                Kind::Checkpoint
+            }
+            WaitKind::File
+                if call(nr) == Call::Meta && !producer && self.files.are_state(object.fileset) =>
+            {
                 Kind::Checkpoint
             }
             WaitKind::File | WaitKind::Uring => self.files.of(object.fileset, tid),
@@ -78,27 +84,27 @@ impl Scene<'_> {
         (kind, detail, 1.0)
     }
 
-    /// Sockets: with another rank when as much goes out as comes in, else with a store of data.
+    /// Sockets: with another rank when much goes out and as much comes in, else with a store of data or a service. A program of this
+    /// host that is another one than the trainer's is no rank of its.
     fn network(&self, tid: u32, outsider: u32) -> Kind {
-        let session = self.facts.session;
         if self.is_producer(tid) {
             return Kind::NetworkIo;
         }
         if !self.cast.ranks.is_empty() || self.is_twin(outsider) {
             return Kind::Communication;
         }
-        let (mut read, mut written) = (0, 0);
-        for thread in session.threads.values() {
-            if thread.pid == self.cast.trainer && !self.is_producer(thread.key.tid) {
-                read += thread.activity.socket_read_bytes;
-                written += thread.activity.socket_write_bytes;
-            }
-        }
-        if read > 0 && written * 2 >= read {
+        let own = |tid: u32| !self.is_producer(tid);
+        if !self.is_known(outsider) && exchanges(self.facts.session, self.cast.trainer, own) {
             Kind::Communication
         } else {
             Kind::NetworkIo
         }
+    }
+
+    /// Whether it is known which program a thread outside the job runs.
+    fn is_known(&self, outsider: u32) -> bool {
+        let session = self.facts.session;
+        matches!(session.outsiders.get(&outsider), Some((Some(pid), _)) if session.host.outsiders.contains_key(pid))
     }
 
     /// Whether a thread outside the job runs the trainer's own command: another rank.

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Answer, Look, look::seconds};
-use crate::analysis::Kind;
+use crate::analysis::{Kind, words::percent};
 
 const KIND: Kind = Kind::Communication;
 
@@ -29,26 +29,19 @@ pub(super) fn rule(look: &Look) -> Answer {
                 ),
             );
         };
-        let does = look
-            .analysis
-            .others
-            .iter()
-            .find(|other| other.cast.trainer == *guilty)
-            .and_then(|other| {
-                other
-                    .by_kind()
-                    .into_iter()
-                    .filter(|(kind, _)| *kind != KIND)
-                    .max_by(|a, b| a.1.total_cmp(&b.1))
-            })
-            .map_or_else(String::new, |(kind, ns)| {
-                evidence.insert("guilty_is_busy_with", json!(kind.name()));
-                format!(
-                    ", which spends {} of its time on {}",
-                    crate::analysis::words::percent(ns / look.trainer.wall),
-                    kind.name()
-                )
-            });
+        let doing = look.top(KIND, |share| {
+            let by_it = share.detail.rank == *guilty;
+            share.detail.doing.filter(|kind| by_it && *kind != KIND)
+        });
+        let total: f64 = doing.iter().map(|(_, ns)| ns).sum();
+        let does = doing.first().map_or_else(String::new, |(kind, ns)| {
+            evidence.insert("guilty_is_busy_with", json!(kind.name()));
+            format!(
+                ", which spends {} of that time on {}",
+                percent(ns / total.max(1.0)),
+                kind.name()
+            )
+        });
         evidence.insert("guilty_pid", json!(guilty));
         (
             format!("the other ranks wait for the rank in process {guilty}{does}"),

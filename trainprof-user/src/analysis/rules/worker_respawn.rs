@@ -41,7 +41,7 @@ pub(super) fn rule(look: &Look) -> Answer {
     if (born.len() as f64) < GENERATIONS * at_once || (ended as f64) < GENERATIONS * at_once {
         return Answer::Clear;
     }
-    let generations = born.len() as f64 / at_once.round().max(1.0);
+    let generations = sets(look, &born);
     let every = session.duration_s() / generations;
     let waited = look.trainer.ns(Kind::WorkerStart) / look.trainer.wall;
     Answer::Found(Finding {
@@ -62,4 +62,16 @@ pub(super) fn rule(look: &Look) -> Answer {
         advice: "keep them: persistent_workers=True; each start costs a fork, the imports, and an empty queue"
             .to_owned(),
     })
+}
+
+/// How many sets of workers were made: those of one set follow each other closely.
+fn sets(look: &Look, born: &[u32]) -> f64 {
+    let begun = |pid: &u32| Some(look.session.processes.get(pid)?.since.0);
+    let mut times: Vec<u64> = born.iter().filter_map(begun).collect();
+    times.sort_unstable();
+    let apart = look.session.duration_s() * 1e9 / times.len().max(1) as f64 / 2.0;
+    let others = times
+        .windows(2)
+        .filter(|pair| (pair[1] - pair[0]) as f64 > apart);
+    1.0 + others.count() as f64
 }

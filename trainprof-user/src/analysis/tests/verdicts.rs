@@ -236,6 +236,37 @@ fn a_rank_that_the_first_one_made_is_no_worker() {
 }
 
 #[test]
+fn a_service_of_this_host_is_no_rank() {
+    // As much goes out as comes in, as with the log of an experiment; who answers runs another program.
+    let told = |command: Option<&str>| {
+        let mut tale = Tale::default();
+        tale.process(TRAINER, 1).outsider(900, "server");
+        for step in 0..80 {
+            let begin = f64::from(step) * 100.0;
+            let sender = By::Sender(900);
+            tale.wait(
+                TRAINER,
+                begin + 40.0,
+                begin + 96.0,
+                RECV,
+                On::Socket(6),
+                sender,
+            );
+        }
+        for op in [Op::Read, Op::Write] {
+            tale.ops(TRAINER, 10.0, op, Class::Socket, 0, 80, 40 << 20, 5.0);
+        }
+        let mut session = tale.session(8000.0);
+        if let Some(command) = command {
+            session.host.outsiders.insert(900, vec![command.to_owned()]);
+        }
+        bottleneck(&analyse(&session)).to_owned()
+    };
+    assert_eq!(told(Some("tracker")), "network-io");
+    assert_eq!(told(None), "communication");
+}
+
+#[test]
 fn too_little_is_inconclusive() {
     let (tale, _) = read_bound(300.0, 40);
     let analysis = analyse(&tale.session(1000.0));
