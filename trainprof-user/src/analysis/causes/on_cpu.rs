@@ -51,6 +51,25 @@ impl Scene<'_> {
         })
     }
 
+    /// What writing is that samples of a thread show: they do not tell what is written to, so what its process writes most to counts.
+    fn written_to(&self, tid: u32) -> Kind {
+        let pid = self.facts.pid(tid);
+        let (mut files, mut sockets) = (0, 0);
+        for thread in self.facts.session.threads.values() {
+            if Some(thread.pid) == pid {
+                files += thread.activity.file_write_bytes;
+                sockets += thread.activity.socket_write_bytes;
+            }
+        }
+        if files >= sockets {
+            Kind::Checkpoint
+        } else if self.cast.ranks.is_empty() {
+            Kind::NetworkIo
+        } else {
+            Kind::Communication
+        }
+    }
+
     pub(super) fn running(
         &self,
         leaf: &Leaf,
@@ -173,7 +192,7 @@ impl Scene<'_> {
         if producer {
             user += split.write;
         } else {
-            out.push((Kind::Checkpoint, detail, left * split.write));
+            out.push((self.written_to(tid), detail, left * split.write));
         }
         user *= left;
         let driver = left * split.gpu_driver;

@@ -4,7 +4,7 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     stories::{TRAINER, close, job, share, sums_up, trainer},
-    tale::{By, FUTEX, On, READ, SLEEP, Tale},
+    tale::{By, FUTEX, On, POLL, READ, SLEEP, Tale},
 };
 use crate::analysis::{Kind, Trainer, analyse, locks::LockId, walk::What};
 
@@ -350,4 +350,51 @@ fn what_only_shares_the_interpreters_lock_is_needed_by_no_step() {
     );
     let tied = crowded_interpreter(true);
     assert!(tied.terms.cpu_apart < 0.01 * tied.wall, "{:?}", tied.terms);
+}
+
+#[test]
+fn threads_that_take_turns_at_the_network_wait_for_the_network() {
+    // Three threads of a pool: one waits for the server, wakes the next one, and that the trainer.
+    const POOL: [u32; 3] = [101, 102, 103];
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).outsider(900, "server");
+    for tid in POOL {
+        tale.thread(TRAINER, tid);
+        tale.ops(tid, 10.0, Op::Read, Class::Socket, 0, 100, 20 << 20, 5.0);
+    }
+    for step in 0..400_u32 {
+        let begin = f64::from(step) * 20.0;
+        let answered = begin + 18.0;
+        let leader = POOL[step as usize % 3];
+        let next = POOL[(step as usize + 1) % 3];
+        let last = POOL[(step as usize + 2) % 3];
+        tale.wait(
+            leader,
+            begin,
+            answered,
+            POLL,
+            On::Socket(6),
+            By::Sender(900),
+        );
+        for other in [next, last] {
+            tale.wait(
+                other,
+                begin,
+                answered + 0.1,
+                FUTEX,
+                On::Futex(64),
+                By::Thread(leader),
+            );
+        }
+        let by = By::Thread(next);
+        tale.wait(TRAINER, begin + 8.0, answered + 0.2, POLL, On::Pipe(9), by);
+    }
+    let mut session = tale.session(8000.0);
+    session
+        .host
+        .outsiders
+        .insert(900, vec!["server".to_owned()]);
+    let analysis = analyse(&session);
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "network-io", "{}", verdict.summary);
 }

@@ -1,0 +1,139 @@
+//! State that is written: by the trainer, by another rank, and between batches.
+
+use trainprof_common::op::{Class, Op};
+
+use super::{
+    stories::TRAINER,
+    tale::{By, FSYNC, On, RECV, Tale},
+};
+use crate::analysis::{Analysis, analyse, steps::Clock};
+
+const OPENAT: i16 = 257;
+
+fn bottleneck(analysis: &Analysis) -> &'static str {
+    analysis.verdict.as_ref().map_or("none", |v| v.bottleneck)
+}
+
+/// A file is opened in each of 40 turns of 200 ms, which takes 120, and then written or read.
+fn opened(then: Op) -> Analysis {
+    const SET: u32 = 5;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(SET, "/out", "ext4");
+    for turn in 0..40 {
+        let begin = f64::from(turn) * 200.0;
+        let opened = begin + 180.0;
+        tale.wait(
+            TRAINER,
+            begin + 60.0,
+            opened,
+            OPENAT,
+            On::File(SET),
+            By::Interrupt,
+        );
+        tale.touch(TRAINER, opened, Op::Open, Class::File, 7, 0);
+        tale.touch(TRAINER, opened + 1.0, then, Class::File, 7, 8 << 20);
+    }
+    tale.ops(
+        TRAINER,
+        10.0,
+        Op::Open,
+        Class::File,
+        SET,
+        40,
+        40 << 23,
+        4800.0,
+    );
+    tale.ops(TRAINER, 10.0, then, Class::File, SET, 40, 40 << 23, 40.0);
+    analyse(&tale.session(8000.0))
+}
+
+#[test]
+fn waiting_for_a_file_to_be_opened_that_is_then_written_is_a_checkpoint() {
+    // It is cut off (O_TRUNC), and what it held has to be written first.
+    let analysis = opened(Op::Write);
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "checkpoint", "{}", verdict.summary);
+    let share = verdict.share.expect("a share");
+    assert!((share - 0.6).abs() < 0.02, "{share}");
+    assert!(
+        verdict.summary.contains("up to 121 ms"),
+        "{}",
+        verdict.summary
+    );
+    assert_eq!(bottleneck(&opened(Op::Read)), "small-files");
+}
+
+#[test]
+fn a_checkpoint_does_not_part_batches() {
+    // Four files 3 ms apart and 25 ms of computing; after each tenth step state is written for 300 ms.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    let mut now = 5.0;
+    for step in 0..200 {
+        for file in 0..4_u32 {
+            let id = u64::from(step % 50 * 4 + file);
+            tale.touch(TRAINER, now, Op::Open, Class::File, 100 + id, 0);
+            tale.touch(TRAINER, now + 0.5, Op::Read, Class::File, 100 + id, 30_000);
+            now += 3.0 + f64::from(step % 3) * 0.1;
+        }
+        now += 25.0;
+        if step % 10 == 9 {
+            tale.touch(TRAINER, now, Op::Open, Class::File, 7, 0);
+            tale.touch(TRAINER, now + 1.0, Op::Write, Class::File, 7, 8 << 20);
+            tale.wait(
+                TRAINER,
+                now + 2.0,
+                now + 300.0,
+                FSYNC,
+                On::File(5),
+                By::Interrupt,
+            );
+            tale.touch(TRAINER, now + 300.0, Op::Fsync, Class::File, 7, 0);
+            now += 301.0;
+        }
+    }
+    let analysis = analyse(&tale.session(now));
+    let steps = analysis.trainer.and_then(|t| t.steps).expect("steps");
+    assert_eq!(steps.clock, Clock::OwnBatches);
+    assert!(
+        steps.spans.len().abs_diff(199) <= 2,
+        "{}",
+        steps.spans.len()
+    );
+}
+
+#[test]
+fn what_a_late_rank_does_while_the_others_wait_is_told() {
+    // Rank 150 computes for half of its time, and syncs a file while 100 waits for it.
+    let mut tale = Tale::default();
+    tale.process(50, 1).process(TRAINER, 50).process(150, 50);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let sender = By::Sender(150);
+        tale.wait(
+            TRAINER,
+            begin + 50.0,
+            begin + 95.0,
+            RECV,
+            On::Socket(4),
+            sender,
+        );
+        tale.wait(
+            150,
+            begin + 52.0,
+            begin + 92.0,
+            FSYNC,
+            On::File(5),
+            By::Interrupt,
+        );
+        let sender = By::Sender(TRAINER);
+        tale.wait(150, begin + 96.0, begin + 97.0, RECV, On::Socket(5), sender);
+    }
+    let mut session = tale.session(8000.0);
+    session.start.as_mut().expect("a start").targets = vec![50];
+    let analysis = analyse(&session);
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "communication", "{}", verdict.summary);
+    let told = "process 150, which spends 89 % of that time on checkpoint";
+    assert!(verdict.summary.contains(told), "{}", verdict.summary);
+}
