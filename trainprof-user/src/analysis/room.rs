@@ -31,6 +31,7 @@ pub fn room(
 ) -> Vec<(u64, u64)> {
     let mut times = Vec::new();
     let mut ns = 0;
+    let own = own_lines(facts, tid, |waker| waker == step_tid);
     let lines: BTreeSet<u64> = facts
         .items(tid)
         .iter()
@@ -41,7 +42,7 @@ pub fn room(
                 && lock_of(locks, facts, tid, line(&item.object)).is_none()
         })
         .map(|item| line(&item.object))
-        .filter(|at| own_line(facts, tid, *at, |waker| waker == step_tid))
+        .filter(|at| own.contains(at))
         .collect();
     for item in facts.items(tid) {
         let here = item.kind() == WaitKind::Futex && lines.contains(&line(&item.object));
@@ -56,23 +57,25 @@ pub fn room(
     if enough { times } else { Vec::new() }
 }
 
-/// Whether hardly anybody else of the process waits there, and hardly anybody but `wakers` ends the waits: addresses
-/// are used again.
-pub fn own_line(facts: &Facts, tid: u32, at: u64, wakers: impl Fn(u32) -> bool) -> bool {
+/// Futexes that hardly anybody else of a thread's process waits on, and whose waits hardly anybody but `wakers` ends: addresses are used
+/// again.
+pub fn own_lines(facts: &Facts, tid: u32, wakers: impl Fn(u32) -> bool) -> BTreeSet<u64> {
     let pid = facts.pid(tid);
-    let (mut own, mut all) = (0_u64, 0_u64);
+    let mut waits = BTreeMap::<u64, (u64, u64)>::new();
     for (other, items) in facts
         .waiting_threads()
         .filter(|(other, _)| facts.pid(*other) == pid)
     {
-        for item in items {
-            if item.kind() == WaitKind::Futex && line(&item.object) == at {
-                all += 1;
-                own += u64::from(other == tid && wakers(item.waker.tid));
-            }
+        for item in items.iter().filter(|item| item.kind() == WaitKind::Futex) {
+            let (own, all) = waits.entry(line(&item.object)).or_default();
+            *all += 1;
+            *own += u64::from(other == tid && wakers(item.waker.tid));
         }
     }
-    own * 100 >= all * 95
+    let own = waits
+        .into_iter()
+        .filter(|(_, (own, all))| own * 100 >= all * 95);
+    own.map(|(at, _)| at).collect()
 }
 
 /// Whether a thread runs the interpreter, as those of a parallel region never do: it was seen there, or waits for

@@ -20,7 +20,7 @@ use super::{
     polling::is_polled,
     pulse::{Pulse, pulse},
     put_aside::spread,
-    room::{own_line, room},
+    room::{own_lines, room},
     spans::{overlap, union},
     timeline::{Item, line},
     walk::Walked,
@@ -319,6 +319,7 @@ fn from_queue(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
         return None;
     }
     let by_producer = |waker: u32| cast.producers.contains(&waker);
+    let own = own_lines(facts, cast.step_tid, by_producer);
     let mut lines = BTreeMap::<u64, bool>::new();
     let stalls: Vec<(u64, u64)> = facts
         .items(cast.step_tid)
@@ -327,8 +328,7 @@ fn from_queue(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
         .filter(|item| {
             let at = line(&item.object);
             *lines.entry(at).or_insert_with(|| {
-                lock_of(scene.locks, facts, cast.step_tid, at).is_none()
-                    && own_line(facts, cast.step_tid, at, by_producer)
+                lock_of(scene.locks, facts, cast.step_tid, at).is_none() && own.contains(&at)
             })
         })
         .map(|item| (item.from, item.woken))
