@@ -66,7 +66,8 @@ impl Scene<'_> {
         } else if self.cast.ranks.is_empty() {
             Kind::NetworkIo
         } else {
-            Kind::Communication
+            // Sending to other ranks is part of the step's work: nobody is waited for.
+            Kind::Compute
         }
     }
 
