@@ -6,7 +6,10 @@ use super::{
     stories::TRAINER,
     tale::{By, FSYNC, On, RECV, Tale},
 };
-use crate::analysis::{Analysis, analyse, steps::Clock};
+use crate::{
+    analysis::{Analysis, Kind, analyse, steps::Clock},
+    record::fact::PlaceClass,
+};
 
 const OPENAT: i16 = 257;
 
@@ -136,4 +139,48 @@ fn what_a_late_rank_does_while_the_others_wait_is_told() {
     assert_eq!(verdict.bottleneck, "communication", "{}", verdict.summary);
     let told = "process 150, which spends 89 % of that time on checkpoint";
     assert!(verdict.summary.contains(told), "{}", verdict.summary);
+}
+
+#[test]
+fn writing_to_other_ranks_is_no_checkpoint() {
+    // A fifth of the time each of two ranks is in write(2): to a socket, or to a file.
+    const WRITE: i16 = 1;
+    let told = |class: Class| {
+        let mut tale = Tale::default();
+        tale.process(50, 1).process(TRAINER, 50).process(150, 50);
+        tale.place(1, "[kernel]", PlaceClass::Kernel).place(
+            2,
+            "libtorch_cpu.so",
+            PlaceClass::Other,
+        );
+        for (rank, other) in [(TRAINER, 150), (150, TRAINER)] {
+            for step in 0..80 {
+                let begin = f64::from(step) * 100.0;
+                for n in 0..9 {
+                    let when = begin + f64::from(n) * 10.0 + 5.0;
+                    if n < 2 {
+                        tale.sample_in(rank, when, 1, WRITE);
+                    } else {
+                        tale.sample(rank, when, 2);
+                    }
+                }
+                let sender = By::Sender(other);
+                tale.wait(
+                    rank,
+                    begin + 98.0,
+                    begin + 99.0,
+                    RECV,
+                    On::Socket(4),
+                    sender,
+                );
+            }
+            tale.ops(rank, 10.0, Op::Write, class, 5, 80, 100 << 20, 1600.0);
+        }
+        let mut session = tale.session(8000.0);
+        session.start.as_mut().expect("a start").targets = vec![50];
+        let trainer = analyse(&session).trainer.expect("a trainer");
+        trainer.ns(Kind::Checkpoint) / trainer.wall
+    };
+    assert!(told(Class::Socket) < 0.01);
+    assert!(told(Class::File) > 0.15);
 }
