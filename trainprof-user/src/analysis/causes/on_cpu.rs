@@ -192,7 +192,7 @@ impl Scene<'_> {
         }
         if producer {
             user += split.write;
-        } else {
+        } else if split.write > 0.0 {
             out.push((self.written_to(tid), detail, left * split.write));
         }
         user *= left;

@@ -3,7 +3,7 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    stories::TRAINER,
+    stories::{TRAINER, bottleneck},
     tale::{By, FSYNC, On, RECV, Tale},
 };
 use crate::{
@@ -12,10 +12,6 @@ use crate::{
 };
 
 const OPENAT: i16 = 257;
-
-fn bottleneck(analysis: &Analysis) -> &'static str {
-    analysis.verdict.as_ref().map_or("none", |v| v.bottleneck)
-}
 
 /// A file is opened in each of 40 turns of 200 ms, which takes 120, and then written or read.
 fn opened(then: Op) -> Analysis {

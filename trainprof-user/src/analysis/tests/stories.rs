@@ -3,7 +3,7 @@
 use trainprof_common::op::{Class, Op};
 
 use super::tale::{By, FUTEX, On, POLL, READ, Tale};
-use crate::analysis::{Kind, Trainer, analyse};
+use crate::analysis::{Analysis, Kind, Trainer, analyse};
 
 /// Trainer 100; workers 201, 202, …, each with a feeder thread 1201, ….
 pub const TRAINER: u32 = 100;
@@ -101,4 +101,9 @@ pub fn sums_up(trainer: &Trainer) {
         "{total} of {}",
         trainer.wall
     );
+}
+
+/// What the verdict is.
+pub fn bottleneck(analysis: &Analysis) -> &'static str {
+    analysis.verdict.as_ref().map_or("none", |v| v.bottleneck)
 }

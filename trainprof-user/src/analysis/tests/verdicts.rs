@@ -3,14 +3,10 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    stories::{TRAINER, feeder, job, read_bound},
+    stories::{TRAINER, bottleneck, feeder, job, read_bound},
     tale::{By, FSYNC, FUTEX, On, POLL, RECV, Tale},
 };
-use crate::analysis::{Analysis, Kind, analyse, steps::Clock};
-
-fn bottleneck(analysis: &Analysis) -> &'static str {
-    analysis.verdict.as_ref().map_or("none", |v| v.bottleneck)
-}
+use crate::analysis::{Kind, analyse, steps::Clock};
 
 #[test]
 fn reading_is_the_verdict_and_the_bound_is_the_next_bottleneck() {
