@@ -212,6 +212,8 @@ pub mod mark {
     pub const CLOSES_MANY: u8 = 4;
     /// It has descriptors opened and closed without a call for each.
     pub const RING: u8 = 8;
+    /// A thread makes it because it has nothing to do, and again and again.
+    pub const YIELDS: u8 = 16;
     /// Any of those after which a descriptor may refer to something else.
     pub const CHANGES_DESCRIPTORS: u8 = REPLACES | CLOSES_MANY | RING;
 }

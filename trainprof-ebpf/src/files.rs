@@ -17,7 +17,7 @@ use crate::{
     emit, fileset,
     follow::calling,
     kernel::{current_task, member, offset, syscall_arg, syscall_nr},
-    maps::{BREAKS, Control, control, syscall},
+    maps::{BREAKS, Control, YIELDS, control, syscall},
     object, touch,
 };
 
@@ -36,11 +36,14 @@ const MREMAP: u8 = Op::Mremap.number();
 /// Position of mmap's flags.
 const MMAP_FLAGS: u8 = 3;
 
-/// How a system call is counted, or changes descriptors; `None` for most.
+/// Counts a call by which a thread gives up the CPU. There may be a million a second, which is why nothing else is done about it:
+/// what it costs such a thread is time that it had nothing to do with.
 #[inline(always)]
-fn known(nr: i64) -> Option<SyscallInfo> {
-    let info = syscall(nr)?;
-    (info.op != 0 || info.marks & mark::CHANGES_DESCRIPTORS != 0).then_some(info)
+fn yields() {
+    if let Some(count) = YIELDS.get_ptr_mut(0) {
+        // SAFETY: a per-CPU slot; a count that an interrupt took away does not matter.
+        unsafe { *count += 1 };
+    }
 }
 
 /// `sys_enter(regs, id)`.
@@ -52,7 +55,7 @@ pub fn sys_enter(ctx: BtfTracePointContext) -> u32 {
     if stretch == 0 {
         return 0;
     }
-    let Some(info) = known(nr) else {
+    let Some(info) = syscall(nr) else {
         return 0;
     };
     if info.op == 0 {
@@ -175,9 +178,15 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
     let result: i64 = ctx.arg(1);
     // SAFETY: a typed argument.
     let nr = unsafe { syscall_nr(regs) };
-    let Some(info) = known(nr) else {
+    let Some(info) = syscall(nr) else {
         return 0;
     };
+    if info.op == 0 && info.marks & mark::CHANGES_DESCRIPTORS == 0 {
+        if info.marks & mark::YIELDS != 0 {
+            yields();
+        }
+        return 0;
+    }
     let Some((state, tid)) = calling(regs) else {
         return 0;
     };

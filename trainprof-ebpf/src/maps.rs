@@ -191,6 +191,10 @@ static mut CONTROL: [u64; Control::WORDS] = [0; Control::WORDS];
 #[map]
 pub static PACE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
+/// Calls by which threads gave up the CPU because they had nothing to do, of all processes.
+#[map]
+pub static YIELDS: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
+
 /// End of each process's heap after its last brk(2), by process id.
 #[map]
 pub static BREAKS: HashMap<u32, u64> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);

@@ -3,7 +3,7 @@
 
 use crate::op::{
     MAX_SYSCALLS, NO_ARG, Op, SyscallInfo, WaitOn,
-    mark::{CLOSES_MANY, REPLACES, RING, SENDS},
+    mark::{CLOSES_MANY, REPLACES, RING, SENDS, YIELDS},
 };
 
 /// Byte offset in `struct pt_regs` of the system call's number; -1 there: not in a system call.
@@ -110,7 +110,7 @@ const TABLE: &[Row] = &[
     row( 20, "writev",          Op::Write,     0, X, X, X, X, WaitOn::Descriptor,  SENDS),
     row( 21, "access",          Op::Stat,      X, 0, X, X, X, WaitOn::Nothing,     0),
     row( 23, "select",          Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
-    row( 24, "sched_yield",     Op::None,      X, X, X, X, X, WaitOn::Nothing,     0),
+    row( 24, "sched_yield",     Op::None,      X, X, X, X, X, WaitOn::Nothing,     YIELDS),
     row( 25, "mremap",          Op::Mremap,    X, X, X, 2, X, WaitOn::Nothing,     0),
     row( 26, "msync",           Op::Fsync,     X, X, X, X, X, WaitOn::Nothing,     0),
     row( 28, "madvise",         Op::Madvise,   X, X, X, 1, X, WaitOn::Nothing,     0),

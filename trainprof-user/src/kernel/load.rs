@@ -149,6 +149,8 @@ impl Probes {
                 .map_err(map_error("LOSSES"))?,
             ring: RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(map_error("EVENTS"))?,
             pace: PerCpuArray::try_from(take(&mut ebpf, "PACE")?).map_err(map_error("PACE"))?,
+            yields: PerCpuArray::try_from(take(&mut ebpf, "YIELDS")?)
+                .map_err(map_error("YIELDS"))?,
             entries: Some(entries),
             stretch: 1,
             ebpf,

@@ -61,6 +61,8 @@ const CONTROL_MOST_PASSED: usize = 8;
 /// How many there are.
 const CONTROL_WORDS: usize = 9;
 /// The globals of the probes that are written while they run, each a section of its own.
+/// By how many calls of our own it is measured what a call that is not counted costs: about a millisecond.
+const IGNORED_CALLS: u64 = 2_000;
 const CONTROL: &str = ".bss.control";
 const TOUCHES: &str = ".bss.touched";
 
@@ -156,6 +158,11 @@ pub struct RunStats {
     pub ns: u64,
     /// Runs of our programs.
     pub runs: u64,
+    /// Of these, at ends and at beginnings of system calls.
+    pub ends: u64,
+    pub beginnings: u64,
+    /// Calls of all processes by which a thread gave up the CPU, having nothing to do.
+    pub yields: u64,
 }
 
 struct Half {
@@ -191,6 +198,7 @@ pub struct Probes {
     touched_map: Array<MapData, [u8; TOUCHED]>,
     losses: PerCpuArray<MapData, u64>,
     pace: PerCpuArray<MapData, u64>,
+    yields: PerCpuArray<MapData, u64>,
     /// What holds the probe of beginnings of calls in place; `None`: it is off.
     entries: Option<BtfTracePointLinkId>,
     /// Number of the last stretch of time in which beginnings of calls were shown.
@@ -384,9 +392,33 @@ impl Probes {
             if let Some(info) = info {
                 sum.ns += info.run_time().as_nanos() as u64;
                 sum.runs += info.run_count();
+                match *name {
+                    plan::ENDS => sum.ends = info.run_count(),
+                    plan::ENTRIES => sum.beginnings = info.run_count(),
+                    _ => {}
+                }
             }
         }
+        sum.yields = self
+            .yields
+            .get(&0, 0)
+            .map_or(0, |per_cpu| per_cpu.iter().sum());
         sum
+    }
+
+    /// Nanoseconds that the probe at the end of a system call takes for a call that it does not count, while the kernel counts: by
+    /// some calls of our own. `None`: it did not run.
+    pub fn ignored_call_ns(&self) -> Option<f64> {
+        let end = self.ebpf.program(plan::ENDS)?;
+        let before = end.info().ok()?;
+        for _ in 0..IGNORED_CALLS {
+            // SAFETY: takes nothing and does nothing.
+            unsafe { libc::syscall(libc::SYS_getppid) };
+        }
+        let after = end.info().ok()?;
+        let runs = after.run_count().checked_sub(before.run_count())?;
+        let ns = after.run_time().saturating_sub(before.run_time());
+        (runs >= IGNORED_CALLS).then(|| ns.as_nanos() as f64 / runs as f64)
     }
 }
 

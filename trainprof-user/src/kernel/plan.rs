@@ -177,13 +177,7 @@ pub const CATALOGUE: &[Probe] = &[
         true,
         descriptors,
     ),
-    row(
-        "sys_exit",
-        &["sys_exit"],
-        "file operations",
-        true,
-        descriptors,
-    ),
+    row(ENDS, &["sys_exit"], "file operations", true, descriptors),
     row(
         "sys_enter",
         &["sys_enter"],
@@ -213,6 +207,9 @@ pub const CATALOGUE: &[Probe] = &[
         uring,
     ),
 ];
+
+/// The program that counts system calls at their ends.
+pub const ENDS: &str = "sys_exit";
 
 /// The program that shows beginnings of system calls, which [`super::Probes::show_entries`] takes off and puts back.
 pub const ENTRIES: &str = "sys_enter";

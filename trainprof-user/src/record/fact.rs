@@ -124,6 +124,8 @@ pub enum Record {
     PyStack(PyStackFact),
     PySample(PySampleFact),
     PyRuntime(PyRuntimeFact),
+    /// Before the [`CostSample`] that it belongs to.
+    SpinCost(SpinCost),
 }
 
 /// The beginning of a watch.
@@ -329,6 +331,15 @@ pub struct CostSample {
     /// CPU nanoseconds of the collector, user and system.
     pub collector_cpu_ns: u64,
     pub collector_rss_max_bytes: u64,
+}
+
+/// What of the probes' run time fell on calls by which threads gave up the CPU, again and again, because they had nothing to do: it
+/// lengthens no work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SpinCost {
+    pub at: KtimeNs,
+    /// Nanoseconds of [`CostSample::bpf_ns`]; `None`: it was not measured what such a call costs.
+    pub bpf_ns: Option<u64>,
 }
 
 /// The end of a watch.

@@ -439,14 +439,19 @@ fn shed(session: &Session) -> Vec<String> {
 
 fn cost(session: &Session) -> Cost {
     let cost = session.cost;
+    let spin_ns = session.spin_cost.and_then(|cost| cost.bpf_ns);
     let governor = session.alloc.governor.as_ref();
     Cost {
         slowdown_estimate_pct: cost
             .filter(|c| c.counted_ns >= MIN_COUNTED_NS)
             .and_then(|c| Some((c.bpf_ns?, c.host_busy_ns.filter(|busy| *busy > 0)?)))
-            .map(|(bpf, busy)| round(bpf as f64 / busy as f64 * 100.0, 3)),
+            .map(|(bpf, busy)| {
+                let works = bpf.saturating_sub(spin_ns.unwrap_or(0));
+                round(works as f64 / busy as f64 * 100.0, 3)
+            }),
         bpf_ns: cost.and_then(|c| c.bpf_ns),
         bpf_runs: cost.and_then(|c| c.bpf_runs),
+        bpf_spin_ns: spin_ns,
         collector_cpu_s: cost.map(|c| seconds(c.collector_cpu_ns)),
         collector_rss_max_bytes: cost.map(|c| c.collector_rss_max_bytes),
         attach_s: session.start.as_ref().map(|start| seconds(start.attach_ns)),

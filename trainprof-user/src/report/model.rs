@@ -673,12 +673,14 @@ pub struct CallRow {
 /// What watching cost. `null` when the kernel did not count.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
-    /// Run time of our probes over the CPU time that the whole host used meanwhile, percent: what the job, and
+    /// Run time of our probes, without `bpf_spin_ns`, over the CPU time that the whole host used meanwhile, percent: what the job, and
     /// everybody else, was slowed down on average.
     pub slowdown_estimate_pct: Option<f64>,
     /// Extrapolated from short windows in which the kernel counted.
     pub bpf_ns: Option<u64>,
     pub bpf_runs: Option<u64>,
+    /// Of `bpf_ns`, in calls by which threads gave up the CPU because they had nothing to do.
+    pub bpf_spin_ns: Option<u64>,
     pub collector_cpu_s: Option<f64>,
     pub collector_rss_max_bytes: Option<u64>,
     /// From the beginning of attaching until everything was followed.

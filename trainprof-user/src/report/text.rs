@@ -415,7 +415,7 @@ fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
     if let (Some(cpu), Some(rss)) = (cost.collector_cpu_s, cost.collector_rss_max_bytes) {
         let probes = cost.slowdown_estimate_pct.map_or_else(
             || "probes not measured (that takes CAP_SYS_ADMIN and five seconds)".to_owned(),
-            |percent| format!("probes {percent:.2} % of the host's CPU time"),
+            |percent| format!("probes {percent:.2} % of the CPU time that this host used"),
         );
         writeln!(
             out,

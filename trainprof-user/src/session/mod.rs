@@ -25,8 +25,8 @@ use crate::{
     record::{
         Record,
         fact::{
-            CostSample, FilesetFact, Interval, OpenThread, PlaceFact, ProcessSeen, Start, Stop,
-            ThreadSeen, ThreadTotals, WaitFact, WakerFact,
+            CostSample, FilesetFact, Interval, OpenThread, PlaceFact, ProcessSeen, SpinCost, Start,
+            Stop, ThreadSeen, ThreadTotals, WaitFact, WakerFact,
         },
     },
     time::KtimeNs,
@@ -94,6 +94,7 @@ pub struct Session {
     /// Single events and aggregated occurrences that were seen.
     pub facts: u64,
     pub cost: Option<CostSample>,
+    pub spin_cost: Option<SpinCost>,
     /// Until when something was seen.
     pub until: KtimeNs,
 }
@@ -178,6 +179,7 @@ impl Session {
                 }
             }
             Record::Cost(cost) => self.cost = Some(*cost),
+            Record::SpinCost(cost) => self.spin_cost = Some(*cost),
             Record::Stop(stop) => self.finish(stop),
             Record::Frameworks { pid, frameworks } => {
                 if let Some(process) = self.processes.get_mut(pid) {

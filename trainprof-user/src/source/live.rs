@@ -332,13 +332,13 @@ impl Live {
 
     /// Begins a window in which the kernel counts our probes' run time.
     pub fn begin_counting(&mut self) {
-        self.cost.begin_window(self.probes.run_stats());
+        self.cost.begin_window(&self.probes);
     }
 
     /// Ends the window and records what watching costs so far.
     pub fn end_counting(&mut self) {
         if self.cost.end_window(self.probes.run_stats()) {
-            self.out.push(self.cost.sample());
+            self.out.extend(self.cost.sample());
         }
     }
 
@@ -421,7 +421,7 @@ impl Live {
             .finish(own::now(), &mut self.places, &mut self.out);
         self.pressure
             .last(own::now(), &self.resident(), &mut self.out);
-        self.out.push(self.cost.sample());
+        self.out.extend(self.cost.sample());
         self.frameworks();
         for (tid, call) in self.probes.gpu_calls_under_way() {
             if self.members.contains(&tid) {

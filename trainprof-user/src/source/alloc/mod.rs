@@ -15,7 +15,7 @@ use self::{
 use super::places::Places;
 use crate::{
     kernel::{
-        AllocProbes, RunStats,
+        AllocProbes,
         alloc::{
             Calibration, CallSum, Closed, LifetimeSum, Notice, StackSum, WindowOrder, allocates,
             function_name,
@@ -101,7 +101,7 @@ pub struct Allocs {
     told_at: KtimeNs,
     sites: PendingSites,
     /// CPU nanoseconds of this program, and run time of the probes, when the governor was told last.
-    cost: (u64, RunStats),
+    cost: (u64, u64),
     samples: u64,
     random: u64,
     shed: Vec<&'static str>,
@@ -124,7 +124,7 @@ impl Allocs {
             kept: BTreeSet::new(),
             told_at: KtimeNs(0),
             sites: PendingSites::default(),
-            cost: (own_ns, RunStats::default()),
+            cost: (own_ns, 0),
             samples: 0,
             random: seed | 1,
             shed: Vec::new(),
@@ -183,7 +183,7 @@ impl Allocs {
         &mut self,
         interval: &Interval,
         alive: &BTreeMap<u32, u32>,
-        probes: RunStats,
+        probes_ns: u64,
         own_ns: u64,
         out: &mut Vec<Record>,
     ) {
@@ -215,11 +215,11 @@ impl Allocs {
         self.governor.interval(&Load {
             seconds,
             job_cpu_ns: used.values().sum(),
-            probes_ns: probes.ns.saturating_sub(self.cost.1.ns),
+            probes_ns: probes_ns.saturating_sub(self.cost.1),
             own_ns: own_ns.saturating_sub(self.cost.0),
             samples: std::mem::take(&mut self.samples),
         });
-        self.cost = (own_ns, probes);
+        self.cost = (own_ns, probes_ns);
         let shed: Vec<_> = self
             .governor
             .shed()

@@ -1,8 +1,11 @@
 //! What watching costs so far: the probes by the kernel's count, ourselves, and the host beside us.
 
 use crate::{
-    kernel::RunStats,
-    record::{Record, fact::CostSample},
+    kernel::{Probes, RunStats},
+    record::{
+        Record,
+        fact::{CostSample, SpinCost},
+    },
     source::own,
     time::KtimeNs,
 };
@@ -14,7 +17,40 @@ pub struct Cost {
     window: Option<(KtimeNs, RunStats)>,
     spread: Spread,
     /// What the probes cost from the beginning of the watch until the last sample, extrapolated.
-    pub probes: RunStats,
+    pub probes: Counted,
+    /// Nanoseconds for a call that is not counted, once that was measured.
+    ignored_call_ns: Option<f64>,
+}
+
+/// What the probes cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub ns: u64,
+    pub runs: u64,
+    /// Of `ns`, in calls by which a thread gave up the CPU: time in which it had nothing to do. Libraries for linear algebra have
+    /// their threads make a million such calls a second while they wait for the next product.
+    pub spin_ns: u64,
+}
+
+impl Counted {
+    /// What was counted between two readings.
+    fn between(before: &RunStats, after: &RunStats, ignored_call_ns: Option<f64>) -> Self {
+        let more = |of: fn(&RunStats) -> u64| of(after).saturating_sub(of(before));
+        let (ns, ends) = (more(|stats| stats.ns), more(|stats| stats.ends));
+        // Their beginnings were seen as often as those of other calls.
+        let seen = 1.0 + more(|stats| stats.beginnings) as f64 / ends.max(1) as f64;
+        let spin = more(|stats| stats.yields) as f64 * ignored_call_ns.unwrap_or(0.0) * seen;
+        Self {
+            ns,
+            runs: more(|stats| stats.runs),
+            spin_ns: (spin as u64).min(ns),
+        }
+    }
+
+    /// What lengthens work.
+    pub fn working_ns(&self) -> u64 {
+        self.ns.saturating_sub(self.spin_ns)
+    }
 }
 
 /// Windows of counting, each spread over the time since the one before: a busy moment at the beginning, where windows
@@ -23,9 +59,9 @@ pub struct Cost {
 struct Spread {
     /// Until where `sum` goes.
     until: KtimeNs,
-    sum: RunStats,
+    sum: Counted,
     /// The last window, and its length in nanoseconds.
-    last: RunStats,
+    last: Counted,
     last_ns: u64,
     counted_ns: u64,
 }
@@ -34,14 +70,14 @@ impl Spread {
     fn from(at: KtimeNs) -> Self {
         Self {
             until: at,
-            sum: RunStats::default(),
-            last: RunStats::default(),
+            sum: Counted::default(),
+            last: Counted::default(),
             last_ns: 0,
             counted_ns: 0,
         }
     }
 
-    fn window(&mut self, at: KtimeNs, counted: RunStats, length_ns: u64) {
+    fn window(&mut self, at: KtimeNs, counted: Counted, length_ns: u64) {
         if length_ns == 0 {
             return;
         }
@@ -52,14 +88,15 @@ impl Spread {
     }
 
     /// The sum until `at`, the last window's rate going on.
-    fn at(&self, at: KtimeNs) -> RunStats {
+    fn at(&self, at: KtimeNs) -> Counted {
         let more = |n: u64| {
             let all = u128::from(n) * u128::from(at.since(self.until));
             (all / u128::from(self.last_ns.max(1))) as u64
         };
-        RunStats {
+        Counted {
             ns: self.sum.ns + more(self.last.ns),
             runs: self.sum.runs + more(self.last.runs),
+            spin_ns: self.sum.spin_ns + more(self.last.spin_ns),
         }
     }
 }
@@ -71,13 +108,17 @@ impl Cost {
             host_busy_ns: own::host_busy_ns(),
             window: None,
             spread: Spread::from(started),
-            probes: RunStats::default(),
+            probes: Counted::default(),
+            ignored_call_ns: None,
         }
     }
 
-    /// The kernel counts from now on; `before`: what it had counted.
-    pub fn begin_window(&mut self, before: RunStats) {
-        self.window = Some((own::now(), before));
+    /// The kernel counts from now on.
+    pub fn begin_window(&mut self, probes: &Probes) {
+        if self.ignored_call_ns.is_none() {
+            self.ignored_call_ns = probes.ignored_call_ns();
+        }
+        self.window = Some((own::now(), probes.run_stats()));
     }
 
     /// It does so no longer; false when it did not.
@@ -85,23 +126,24 @@ impl Cost {
         let Some((from, before)) = self.window.take() else {
             return false;
         };
-        let counted = RunStats {
-            ns: after.ns.saturating_sub(before.ns),
-            runs: after.runs.saturating_sub(before.runs),
-        };
+        let counted = Counted::between(&before, &after, self.ignored_call_ns);
         let now = own::now();
         self.spread.window(now, counted, now.since(from));
         true
     }
 
     /// What watching costs so far; of the probes what the windows of counting tell.
-    pub fn sample(&mut self) -> Record {
+    pub fn sample(&mut self) -> [Record; 2] {
         let at = own::now();
         let counted_ns = self.spread.counted_ns;
         let known = (counted_ns > 0).then(|| self.spread.at(at));
         self.probes = known.unwrap_or_default();
         let (collector_cpu_ns, collector_rss_max_bytes) = own::usage();
-        Record::Cost(CostSample {
+        let spin = SpinCost {
+            at,
+            bpf_ns: self.ignored_call_ns.and(known).map(|probes| probes.spin_ns),
+        };
+        let cost = CostSample {
             at,
             bpf_ns: known.map(|probes| probes.ns),
             bpf_runs: known.map(|probes| probes.runs),
@@ -111,7 +153,8 @@ impl Cost {
                 .map(|(now, then)| now.saturating_sub(then)),
             collector_cpu_ns,
             collector_rss_max_bytes,
-        })
+        };
+        [Record::SpinCost(spin), Record::Cost(cost)]
     }
 }
 
@@ -122,7 +165,11 @@ mod tests {
     #[test]
     fn a_window_stands_for_the_time_since_the_one_before() {
         let at = |ms: u64| KtimeNs(ms * 1_000_000);
-        let counted = |ns, runs| RunStats { ns, runs };
+        let counted = |ns, runs| Counted {
+            ns,
+            runs,
+            spin_ns: ns / 2,
+        };
         let mut spread = Spread::from(at(1_000));
         // 20 ms of each: a busy one after a quarter of a second, then quiet ones.
         spread.window(at(1_250), counted(10_000_000, 10_000), 20_000_000);
@@ -131,8 +178,29 @@ mod tests {
         let sum = spread.at(at(11_250));
         assert_eq!(sum.ns, 125_000_000 + 1_000_000 + 4_000_000 + 5_000_000);
         assert_eq!(sum.runs, 125_000 + 1_000 + 4_000 + 5_000);
+        assert_eq!(sum.spin_ns * 2, sum.ns);
         assert_eq!(spread.counted_ns, 60_000_000);
         spread.window(at(11_250), counted(1, 1), 0);
         assert_eq!(spread.at(at(11_250)).ns, sum.ns, "no time, no count");
+    }
+
+    #[test]
+    fn what_calls_cost_that_only_give_up_the_cpu_lengthens_no_work() {
+        let before = RunStats::default();
+        let after = RunStats {
+            ns: 2_000_000,
+            runs: 31_000,
+            ends: 20_000,
+            beginnings: 10_000,
+            yields: 16_000,
+        };
+        let counted = Counted::between(&before, &after, Some(50.0));
+        // Half of their beginnings were seen too.
+        assert_eq!(counted.spin_ns, 16_000 * 75);
+        assert_eq!(counted.working_ns(), 800_000);
+        let unknown = Counted::between(&before, &after, None);
+        assert_eq!((unknown.spin_ns, unknown.working_ns()), (0, 2_000_000));
+        let dear = Counted::between(&before, &after, Some(500.0));
+        assert_eq!(dear.working_ns(), 0, "no more than all of it");
     }
 }

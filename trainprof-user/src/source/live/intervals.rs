@@ -77,7 +77,7 @@ impl Live {
         self.allocs.interval(
             &interval,
             &self.alive,
-            self.cost.probes,
+            self.cost.probes.working_ns(),
             own::usage().0,
             &mut self.out,
         );
