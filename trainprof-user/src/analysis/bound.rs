@@ -28,7 +28,8 @@ pub struct Terms {
     pub own_crowded: f64,
     /// Of `own_of_cause`: wanting a CPU that the cause had. Part of `own_crowded` too.
     pub own_crowded_by_cause: f64,
-    /// CPU time of the whole job, of the cause, and of threads of the trainer that no step needs.
+    /// CPU time of the whole job, of the cause, and of what no step needs: threads of the trainer that do nothing for it, and threads that
+    /// give the CPU up again and again while they have nothing to do.
     pub cpu: f64,
     pub cpu_of_cause: f64,
     pub cpu_apart: f64,
@@ -67,6 +68,8 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
     // Work that was done one by one is still to be done.
     let cpu_gone = match kind {
         Kind::Serialization => 0.0,
+        // What a rank does for longer than the others.
+        Kind::Communication => terms.own_of_cause + terms.stall_of_cause,
         _ => terms.cpu_of_cause,
     };
     // What no step needs can be done elsewhere, or later.

@@ -7,11 +7,10 @@ use trainprof_common::op::{Class, Op};
 use super::{
     facts::Facts,
     kind::Kind,
-    phases::MIN_CHECKPOINT_BYTES,
     running::{Call, call},
 };
 use crate::session::{
-    Session, WaitId,
+    MIN_STATE_BYTES, Session, WRITTEN, WaitId,
     kind::{WaitKind, wait_kind},
 };
 
@@ -23,9 +22,6 @@ const TINY_BYTES: f64 = 16.0 * 1024.0;
 /// it, closing left out, whatever their size.
 const META_SHARE: f64 = 0.35;
 const META_ALONE: f64 = 0.8;
-
-/// Files are there to be written when so many times more is written to them than read.
-const WRITTEN: u64 = 10;
 
 /// Time of one set of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -66,7 +62,7 @@ impl FileTime {
 
     /// Whether state is written to these files, and hardly anything read: opening them, and cutting off what they held, is part of that.
     fn are_state(&self) -> bool {
-        self.written_bytes >= MIN_CHECKPOINT_BYTES && self.written_bytes > WRITTEN * self.read_bytes
+        self.written_bytes >= MIN_STATE_BYTES && self.written_bytes > WRITTEN * self.read_bytes
     }
 
     /// What the time on these files is to be called.

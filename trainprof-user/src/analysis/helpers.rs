@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     cast::Cast,
     facts::{Facts, is_on_purpose},
-    phases::{MIN_BYTES_PER_S, MIN_CHECKPOINT_BYTES},
     polling::is_polled,
 };
 use crate::session::{
-    Session,
+    MIN_STATE_BYTES, Session,
     kind::{WaitKind, wait_kind},
-    roles::{Role, alike, for_room, is_ancestor},
+    roles::{MIN_BYTES_PER_S, Role, alike, for_room, is_ancestor, keeps_state},
 };
 
 /// Hand-overs that show a pattern.
@@ -51,12 +50,15 @@ impl Helpers {
                 .iter()
                 .any(|worker| is_ancestor(session, *worker, pid));
             let feeds = to(pid, &|to| to == cast.trainer || cast.workers.contains(&to));
+            if !below_worker && keeps_state(session, cast.trainer, pid) {
+                return Task::State;
+            }
             if below_worker || feeds >= MIN_HAND_OVERS {
                 return Task::Input;
             }
             let (bytes, run_ns) = written.get(&pid).copied().unwrap_or_default();
             let rate = bytes as f64 / (run_ns as f64 / 1e9).max(1e-3);
-            if bytes >= MIN_CHECKPOINT_BYTES && rate >= MIN_BYTES_PER_S {
+            if bytes >= MIN_STATE_BYTES && rate >= MIN_BYTES_PER_S {
                 Task::State
             } else if to(pid, &|_| true) >= MIN_HAND_OVERS {
                 Task::Other

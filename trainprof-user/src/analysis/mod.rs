@@ -7,6 +7,7 @@ pub mod bound;
 mod bursts;
 pub mod cast;
 pub mod causes;
+pub mod checkpoints;
 mod clock;
 pub mod collectives;
 pub mod crowding;
@@ -63,6 +64,7 @@ use self::{
     gpu::GpuTime,
     idle::IdleBlame,
     locks::{Lock, LockId, locks},
+    running::yielding,
     throttle::Throttled,
     walk::{Walked, Walker, What},
 };
@@ -361,7 +363,7 @@ fn trainer(
         own: wall - in_stalls,
         own_crowded: crowded,
         cpu: cpu_ns(facts, |_| true) * part,
-        cpu_apart: cpu_ns(facts, |tid| apart.contains(&tid)) * part,
+        cpu_apart: (cpu_ns(facts, |tid| apart.contains(&tid)) + spun_ns(facts, &apart)) * part,
         cpus: may_use,
         pinned,
         host_cpus: host,
@@ -417,6 +419,18 @@ fn cpu_ns(facts: &Facts, of: impl Fn(u32) -> bool) -> f64 {
         .flat_map(|segment| &segment.residuals)
         .filter(|(tid, _)| of(**tid))
         .map(|(_, residual)| residual.run_ns as f64)
+        .sum()
+}
+
+/// CPU time that threads of the job, but for `without`, spent on giving the CPU up again and again in what can be walked, ns.
+fn spun_ns(facts: &Facts, without: &BTreeSet<u32>) -> f64 {
+    facts
+        .session
+        .history
+        .segments()
+        .flat_map(|segment| &segment.residuals)
+        .filter(|(tid, _)| !without.contains(tid))
+        .map(|(tid, residual)| residual.run_ns as f64 * yielding(facts.samples(*tid)))
         .sum()
 }
 

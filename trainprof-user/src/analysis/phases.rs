@@ -1,30 +1,22 @@
-//! Stretches of the step thread's time that one kind of activity fills: making workers, reading a batch itself, writing a
-//! checkpoint. The last two are found from its noted system calls: calls close together are one stretch.
+//! Stretches of the step thread's time that one kind of activity fills: making workers, reading a batch itself. The latter are found
+//! from its noted system calls: calls close together are one stretch.
 
 use trainprof_common::op::{Class, Op};
 
 use super::{
     cast::Cast,
+    checkpoints::{is_open, is_written},
     facts::Facts,
-    running::{Call, call, split_of},
+    running::split_of,
     spans::{overlap, union},
     timeline::Item,
 };
-use crate::{record::fact::TouchFact, session::kind::WaitKind};
 
 /// Longest that a step thread makes workers before it waits for a batch, ns.
 const MAX_START_NS: u64 = 2_000_000_000;
 /// A thread whose end is waited for is gone so long after that wait at most, ns, or while it lasts: it wakes us as one of the
 /// last things it does.
 const ENDS_WITHIN_NS: u64 = 5_000_000;
-/// Time between two writes of one checkpoint at most, ns: what is written is made in between.
-const WRITES_APART_NS: u64 = 50_000_000;
-/// A checkpoint writes at least this much, or syncs.
-pub const MIN_CHECKPOINT_BYTES: u64 = 1 << 20;
-/// While it does not wait for the disk, it writes at least this many bytes a second: less is a log.
-pub const MIN_BYTES_PER_S: f64 = 5e6;
-/// What is done around a sync without waiting, ns at most: more is a loop that syncs its log now and then.
-const MAX_AROUND_SYNC_NS: u64 = 100_000_000;
 /// Files are read in batches when the time between two batches is at least so many times the usual time
 /// between two files of one batch.
 const BATCH_GAP: f64 = 3.0;
@@ -33,107 +25,6 @@ const MIN_SAMPLES: usize = 25;
 const BUSY_WITH_FILES: f64 = 0.25;
 /// Files that show a pattern.
 const MIN_FILES: usize = 20;
-/// Calls after a file was opened among which it is looked for what is done with it.
-const LOOKED_AT: usize = 16;
-
-/// Stretches in which the thread wrote a checkpoint.
-pub fn checkpoints(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
-    let mut marks: Vec<Burst> = Vec::new();
-    for touch in facts.touches(tid) {
-        let (Ok(op), Ok(class)) = (Op::try_from(touch.op), Class::try_from(touch.object.class))
-        else {
-            continue;
-        };
-        let synced = matches!(op, Op::Fsync | Op::Rename);
-        let writes = matches!(op, Op::Write | Op::UringWrite | Op::CopyOut) && class == Class::File;
-        if synced || writes {
-            marks.push(Burst {
-                from: touch.at.0,
-                to: touch.at.0,
-                bytes: touch.bytes,
-                waited: 0,
-                synced,
-            });
-        }
-    }
-    for item in facts.items(tid) {
-        if item.kind() == WaitKind::File && call(item.nr) == Call::Write {
-            marks.push(Burst {
-                from: item.from,
-                to: item.to,
-                bytes: 0,
-                waited: item.to - item.from,
-                synced: false,
-            });
-        }
-    }
-    marks.sort_by_key(|mark| (mark.from, mark.to));
-    let mut bursts: Vec<Burst> = Vec::new();
-    for mark in marks {
-        match bursts.last_mut() {
-            Some(last) if mark.from.saturating_sub(last.to) <= WRITES_APART_NS => {
-                last.to = last.to.max(mark.to);
-                last.bytes += mark.bytes;
-                last.waited += mark.waited;
-                last.synced |= mark.synced;
-            }
-            _ => bursts.push(mark),
-        }
-    }
-    union(
-        bursts
-            .into_iter()
-            .filter(Burst::is_checkpoint)
-            .map(|burst| (from_opening(facts, tid, burst.from), burst.to))
-            .collect(),
-    )
-}
-
-/// When a thread that began to write at `from` began to wait for the file to be opened: what it held before is cut off then, and
-/// may have to be written first.
-fn from_opening(facts: &Facts, tid: u32, from: u64) -> u64 {
-    let touches = facts.touches(tid);
-    let before = touches.partition_point(|touch| touch.at.0 <= from);
-    let opened = touches[..before]
-        .iter()
-        .enumerate()
-        .rev()
-        .take(LOOKED_AT)
-        .take_while(|(_, touch)| from - touch.at.0 <= WRITES_APART_NS)
-        .find(|(n, touch)| is_open(touch) && is_written(&touches[n + 1..], touch.object.id))
-        .map(|(_, touch)| touch.at.0);
-    let Some(opened) = opened else {
-        return from;
-    };
-    let items = facts.items(tid);
-    let waited = items[..items.partition_point(|item| item.from < opened)].last();
-    waited
-        .filter(|item| item.kind() == WaitKind::File && call(item.nr) == Call::Meta)
-        .filter(|item| opened.saturating_sub(item.to) <= WRITES_APART_NS)
-        .map_or(from, |item| item.from)
-}
-
-fn is_open(touch: &TouchFact) -> bool {
-    touch.op == Op::Open.number() && touch.object.class == Class::File as u8
-}
-
-/// Writes close together.
-struct Burst {
-    from: u64,
-    to: u64,
-    bytes: u64,
-    waited: u64,
-    synced: bool,
-}
-
-impl Burst {
-    fn is_checkpoint(&self) -> bool {
-        let busy = (self.to - self.from).saturating_sub(self.waited);
-        let rate = self.bytes as f64 / (busy as f64 / 1e9 + 0.001);
-        let much = self.bytes >= MIN_CHECKPOINT_BYTES && rate >= MIN_BYTES_PER_S;
-        much || (self.synced && busy <= MAX_AROUND_SYNC_NS)
-    }
-}
 
 /// Stretches in which the step thread was busy making workers: from the birth of one, while that thread ran, until it waits for
 /// a batch. Until then it has none to compute on.
@@ -239,20 +130,6 @@ pub fn own_batches(facts: &Facts, tid: u32, checkpoints: &[(u64, u64)]) -> Vec<(
         count += 1;
     }
     union(out)
-}
-
-/// Whether the first thing that is done with a file after it was opened is to write to it.
-fn is_written(after: &[TouchFact], id: u64) -> bool {
-    let moves =
-        |touch: &&TouchFact| touch.op == Op::Read.number() || touch.op == Op::Write.number();
-    let of_file = after
-        .iter()
-        .take(LOOKED_AT)
-        .filter(|touch| touch.object.id == id);
-    of_file
-        .into_iter()
-        .find(moves)
-        .is_some_and(|touch| touch.op == Op::Write.number())
 }
 
 /// Whether the thread is busy with files outside of these stretches too: then a list of them is read there, say, and the

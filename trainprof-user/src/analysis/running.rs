@@ -76,6 +76,18 @@ fn count<'a>(facts: &Facts, samples: impl Iterator<Item = &'a SampleFact>) -> Sp
     split_of(facts.session, samples)
 }
 
+/// A look for work between two calls of sched_yield(2) takes about so much of the time of a call.
+const LOOK: f64 = 0.4;
+
+/// The share (0–1) of a thread's running that is spinning in sched_yield(2), by its samples.
+pub fn yielding(samples: &[SampleFact]) -> f64 {
+    let yields = samples
+        .iter()
+        .filter(|sample| arch::syscall_name(sample.nr) == Some("sched_yield"));
+    let share = yields.count() as f64 / samples.len().max(1) as f64;
+    (share * (1.0 + LOOK)).min(1.0)
+}
+
 /// The split of any samples.
 pub fn split_of<'a>(session: &Session, samples: impl Iterator<Item = &'a SampleFact>) -> Split {
     let mut split = Split::default();

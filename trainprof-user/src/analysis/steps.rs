@@ -55,6 +55,8 @@ const ONE_KIND: f64 = 0.75;
 const ALL_THROUGH: f64 = 0.5;
 /// How far from a whole number of times as many bursts as calls of one kind may be, as a part of it.
 const IN_TURN: f64 = 0.03;
+/// Times and checkpoints whose numbers differ by this part or less are the same.
+const ECHO: f64 = 0.05;
 
 /// Finds the steps; `None` where there is no clock.
 pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
@@ -393,7 +395,8 @@ fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
 
 /// Calls that the step thread makes at even intervals, where nothing better is there: less sure than the others.
 fn from_own_calls(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
-    let pulse = pulse(facts, cast.step_tid, scene.checkpoints());
+    let pulse = pulse(facts, cast.step_tid, scene.checkpoints())
+        .filter(|pulse| !echoes(&pulse.times, scene.checkpoints()));
     let bursts = bursts(facts, cast.step_tid, scene.checkpoints());
     // Where it reads from several things in turn, each shows a part of the steps alone.
     let in_turn = |pulse: &Pulse, bursts: &[u64]| {
@@ -410,6 +413,13 @@ fn from_own_calls(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
         steps.confidence *= ONE_KIND;
     }
     Some(steps)
+}
+
+/// Whether these times are those of checkpoints, about which it is not known how many steps lie between them: memory that one gave back is
+/// taken anew after it.
+fn echoes(times: &[u64], checkpoints: &[(u64, u64)]) -> bool {
+    let (times, checkpoints) = (times.len() as f64, checkpoints.len() as f64);
+    (times - checkpoints).abs() <= ECHO * times
 }
 
 /// Synchronising calls: one a step, or a group of them.

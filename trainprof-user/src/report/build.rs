@@ -270,10 +270,20 @@ fn refine(share: &mut Shares, found: &crate::analysis::Trainer) {
     if found.gpu_calls {
         let gpu =
             sum(&|leaf: &Leaf| matches!(leaf.what, What::GpuCall { .. }) && leaf.hops.is_empty());
-        let waited = gpu.min(share.other_wait);
-        share.other_wait = round(share.other_wait - waited, 6);
-        share.on_cpu = round((share.on_cpu - (gpu - waited)).max(0.0), 6);
-        share.gpu_wait = Some(round(gpu, 6));
+        // A call of the driver waits on a device, for a thread of its own, or spins.
+        let mut left = gpu;
+        for part in [
+            &mut share.other_wait,
+            &mut share.lock_wait,
+            &mut share.on_cpu,
+            &mut share.io_wait,
+            &mut share.runnable,
+        ] {
+            let moved = left.min(*part);
+            *part = round(*part - moved, 6);
+            left -= moved;
+        }
+        share.gpu_wait = Some(round(gpu - left, 6));
     }
 }
 

@@ -83,10 +83,19 @@ impl Activity {
             0
         };
         self.file_read_bytes + self.fault_bytes + fetched >= MIN_INPUT
-            || self.file_opens >= MIN_OPENS
+            || self.file_opens >= MIN_OPENS && !self.writes_state()
+    }
+
+    /// Whether files are written here, and hardly anything is read from any.
+    pub fn writes_state(&self) -> bool {
+        let read = self.file_read_bytes + self.fault_bytes;
+        self.file_write_bytes >= MIN_STATE_BYTES && self.file_write_bytes > WRITTEN * read
     }
 }
 
 /// Less than this is configuration, not training data.
 const MIN_INPUT: u64 = 1 << 20;
 const MIN_OPENS: u64 = 50;
+/// State that is written is at least so much, and so many times what is read by who writes it.
+pub const MIN_STATE_BYTES: u64 = 1 << 20;
+pub const WRITTEN: u64 = 10;

@@ -32,7 +32,7 @@ use crate::{
     time::KtimeNs,
 };
 
-pub use activity::Activity;
+pub use activity::{Activity, MIN_STATE_BYTES, WRITTEN};
 pub use alloc::AllocSeen;
 pub use files::{FileTotals, Histogram, OpKey, OpTotal};
 pub use gpu::GpuSeen;

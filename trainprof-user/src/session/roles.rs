@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::{arch, thread::WakerKind};
 
 use super::{
-    Session, Thread,
+    MIN_STATE_BYTES, Session, Thread, WRITTEN,
     kind::{WaitKind, wait_kind},
 };
 
@@ -60,7 +60,7 @@ pub fn for_room(nr: i16) -> bool {
 /// A worker gives to one of its ancestors, which is its trainer: it ends that one's waits on a pipe, a socket, a
 /// poll set or a futex, again and again, or, when the trainer never waits, has its own waits for work ended by
 /// it. Trainers that are not above each other and end each other's waits are ranks; so are processes that are, when they give each
-/// other about as much. Without any of this, the process that uses the CPU is the trainer.
+/// other about as much. Who is given state to write it to files is no worker. Without any of this, the process that uses the CPU is the trainer.
 pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
     let mut roles: BTreeMap<u32, Role> = session
         .processes
@@ -100,7 +100,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         {
             // A rank that made the other ones.
             ranks.extend([above, below]);
-        } else if (gives || asked) && !listens && !serves {
+        } else if (gives || asked) && !listens && !serves && !keeps_state(session, above, below) {
             roles.insert(below, Role::Worker);
             fed.insert(above);
         }
@@ -128,6 +128,27 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         roles.insert(pid, Role::Trainer);
     }
     roles
+}
+
+/// Bytes of state that are written in a second of CPU time at least: less is a log.
+pub const MIN_BYTES_PER_S: f64 = 5e6;
+
+/// Whether a process is there to write the state of one above it to files: it gives next to nothing of what it writes to anybody, and
+/// where it hears so much, it is from that one. (Who fetches a data set and keeps copies of it hears that from elsewhere.)
+pub fn keeps_state(session: &Session, above: u32, below: u32) -> bool {
+    let (mut read, mut written, mut run_ns) = (0, 0, 0);
+    for thread in session.threads.values().filter(|t| t.pid == below) {
+        read += thread.activity.file_read_bytes + thread.activity.fault_bytes;
+        written += thread.activity.file_write_bytes;
+        run_ns += thread.run_ns;
+    }
+    let traffic = traffic(session);
+    let of = |pid: u32| traffic.get(&pid).copied().unwrap_or_default();
+    let heard = of(below).received;
+    written >= MIN_STATE_BYTES
+        && written > WRITTEN * (read + of(below).sent)
+        && written as f64 >= MIN_BYTES_PER_S * run_ns as f64 / 1e9
+        && (heard * 2 < written || of(above).sent * 2 >= heard)
 }
 
 /// Bytes that a process sent to others and received from them, through pipes and sockets.
@@ -299,6 +320,9 @@ fn computing_process(session: &Session) -> Option<u32> {
 /// A main thread that others of its process let go on so often in a second, and that waits for them for so much (0–1) of its time,
 /// takes what they bring.
 const TAKEN_PER_S: f64 = 2.0;
+/// A thread with so much (0–1) of its time on a CPU inside sched_yield(2) does nothing else: a call takes longer than the look for work
+/// between two of them.
+const YIELDS: f64 = 0.3;
 const TAKING: f64 = 0.1;
 
 /// The thread that a process's time is told by: its main thread, or, when that did nothing but wait for the
@@ -306,7 +330,11 @@ const TAKING: f64 = 0.1;
 /// thread while it is the one that calls a GPU, it would do something.
 pub fn leading_thread(session: &Session, pid: u32) -> Option<&Thread> {
     let threads = || session.threads.values().filter(|thread| thread.pid == pid);
-    let busiest = threads().max_by_key(|thread| thread.run_ns)?;
+    let mut by_time: Vec<&Thread> = threads().collect();
+    by_time.sort_by_key(|thread| (std::cmp::Reverse(thread.run_ns), thread.key));
+    let busiest = by_time
+        .iter()
+        .find(|thread| thread.key.tid == pid || !only_yields(session, thread.key.tid))?;
     let main = threads()
         .filter(|thread| thread.key.tid == pid)
         .max_by_key(|thread| thread.run_ns)?;
@@ -324,6 +352,22 @@ pub fn leading_thread(session: &Session, pid: u32) -> Option<&Thread> {
     } else {
         busiest
     })
+}
+
+/// Whether a thread runs only to give the CPU up again and again, as those of libraries for linear algebra do while they have nothing to
+/// do: by its clock samples.
+fn only_yields(session: &Session, tid: u32) -> bool {
+    let samples = session
+        .history
+        .segments()
+        .flat_map(|segment| &segment.samples)
+        .filter(|sample| sample.tid == tid);
+    let (mut yields, mut all) = (0, 0);
+    for sample in samples {
+        all += 1;
+        yields += usize::from(arch::syscall_name(sample.nr) == Some("sched_yield"));
+    }
+    all > 0 && yields as f64 >= YIELDS * all as f64
 }
 
 fn gpu_calls(session: &Session, tid: u32) -> usize {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use super::Scene;
 use crate::{
     analysis::{
-        facts::Facts,
+        facts::{Facts, is_on_purpose},
         locks::{Lock, LockId},
         python::{self, Waits},
+        running::locks_files,
         spans::{share_inside, union},
         timeline::{Item, line},
         walk::{HopKind, Leaf},
@@ -67,6 +68,15 @@ impl Scene<'_> {
             && python::waits(self.facts, step_tid, tid) == Some(Waits::ForALock)
     }
 
+    /// The share (0–1) of these windows in which others waited for a lock on a file that a producer has.
+    pub(super) fn file_locked(&self, tid: u32, windows: &[(u64, u64)]) -> Option<f64> {
+        let waits = self
+            .file_locks
+            .get(&tid)
+            .filter(|_| self.is_producer(tid))?;
+        Some(share_inside(windows, waits)).filter(|share| *share > 0.0)
+    }
+
     /// The lock that a producer held for the largest share (0–1) of these windows: others waited for it until this
     /// thread handed it on.
     pub(super) fn held_while(&self, tid: u32, windows: &[(u64, u64)]) -> Option<(LockId, f64)> {
@@ -83,6 +93,24 @@ impl Scene<'_> {
             .filter(|(_, share)| *share > 0.0)
             .max_by(|a, b| a.1.total_cmp(&b.1))
     }
+}
+
+/// When others waited for a lock on a file that a thread then gave back.
+pub(super) fn file_locks(facts: &Facts) -> BTreeMap<u32, Vec<(u64, u64)>> {
+    let mut out = BTreeMap::<u32, Vec<(u64, u64)>>::new();
+    for (_, items) in facts.waiting_threads() {
+        let waits = items
+            .iter()
+            .filter(|item| locks_files(item.nr) && is_on_purpose(item.waker.kind));
+        for item in waits {
+            out.entry(item.waker.tid)
+                .or_default()
+                .push((item.from, item.woken));
+        }
+    }
+    out.into_iter()
+        .map(|(tid, waits)| (tid, union(waits)))
+        .collect()
 }
 
 /// When anybody waited for each lock; `span`: which part of a wait counts.

@@ -5,12 +5,15 @@ mod locked;
 mod off_cpu;
 mod on_cpu;
 mod outside;
+mod services;
+mod slack;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     alternation::alternation,
     cast::Cast,
+    checkpoints::Checkpoints,
     crowding::Crowding,
     facts::Facts,
     files::FileKinds,
@@ -27,6 +30,8 @@ use super::{
 };
 use crate::record::fact::GpuCallKind;
 pub use outside::outsider;
+use services::Services;
+use slack::Slack;
 
 /// A smaller part (0–1) of what a step thread runs is no making of batches, and no taking them in, that is worth telling.
 const MAKES: f64 = 0.05;
@@ -76,7 +81,7 @@ pub struct Scene<'a> {
     crowding: Crowding,
     /// Threads that feed several producers.
     chokes: BTreeSet<u32>,
-    checkpoints: Vec<(u64, u64)>,
+    checkpoints: Checkpoints,
     worker_starts: Vec<(u64, u64)>,
     own_batches: OwnBatches,
     /// Threads that spend more on memory than their work needs.
@@ -84,6 +89,8 @@ pub struct Scene<'a> {
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     taking_in: Vec<(u64, u64)>,
     helpers: Helpers,
+    services: Services,
+    file_locks: BTreeMap<u32, Vec<(u64, u64)>>,
     /// As `lock_waits`, with the time in which somebody had been woken for it and had no CPU yet.
     lock_turns: BTreeMap<LockId, Vec<(u64, u64)>>,
     handed_on: BTreeMap<(LockId, u32), Vec<(u64, u64)>>,
@@ -102,15 +109,17 @@ impl<'a> Scene<'a> {
     ) -> Self {
         let helpers = Helpers::new(facts, cast);
         let apart = helpers.threads_apart(facts.session);
-        let checkpoints = phases::checkpoints(facts, cast.step_tid);
+        let checkpoints = Checkpoints::new(facts, cast, &helpers);
         let own_batches = if cast.producers.is_empty() {
-            own_batches(facts, cast.step_tid, &checkpoints)
+            own_batches(facts, cast.step_tid, &checkpoints.own)
         } else {
             OwnBatches::default()
         };
         Self {
             chokes: chokes::chokes(facts, cast),
             helpers,
+            services: Services::new(facts),
+            file_locks: locked::file_locks(facts),
             checkpoints,
             worker_starts: phases::worker_starts(facts, cast),
             taking_in: if cast.producers.is_empty() {
@@ -162,16 +171,30 @@ impl<'a> Scene<'a> {
 
     /// Stretches in which the step thread wrote a checkpoint.
     pub fn checkpoints(&self) -> &[(u64, u64)] {
-        &self.checkpoints
+        &self.checkpoints.own
     }
 
     /// All time that was walked, by cause.
     pub fn shares(&self, walked: &Walked) -> Vec<Share> {
         let mut out = Vec::new();
+        let slack = Slack::new(self.facts, self.cast, walked);
         for (number, (leaf, spent)) in walked.leaves.iter().enumerate() {
             let in_stall = self.in_stall(leaf);
             let mut parts = Vec::new();
             self.classify(leaf, spent, &mut parts);
+            if let (Some(slack), What::Runnable { tid, .. }, []) =
+                (slack, &leaf.what, leaf.hops.as_slice())
+            {
+                parts
+                    .iter_mut()
+                    .for_each(|part| part.2 *= 1.0 - slack.share);
+                let detail = Detail {
+                    tid: *tid,
+                    rank: slack.rank,
+                    ..Detail::default()
+                };
+                parts.push((Kind::Communication, detail, slack.share));
+            }
             for (kind, detail, of_leaf) in parts {
                 if of_leaf > 0.0 {
                     out.push(Share {
@@ -251,6 +274,9 @@ impl<'a> Scene<'a> {
             return;
         }
         match leaf.what {
+            What::Run { .. } | What::Runnable { .. } if self.holds_a_lock(leaf) => {
+                out.push((Kind::Serialization, detail, 1.0));
+            }
             What::Run { tid } => self.running(leaf, tid, &spent.windows, out),
             What::GpuCall { kind, .. } => out.push((
                 match kind {
@@ -278,6 +304,9 @@ impl<'a> Scene<'a> {
                         ..detail
                     };
                     out.push((Kind::Serialization, lock, held));
+                    left -= held;
+                } else if let Some(held) = self.file_locked(tid, &spent.windows) {
+                    out.push((Kind::Serialization, detail, held));
                     left -= held;
                 }
                 out.push((kind, detail, left));

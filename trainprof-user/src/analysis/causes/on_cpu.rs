@@ -61,7 +61,7 @@ impl Scene<'_> {
                 sockets += thread.activity.socket_write_bytes;
             }
         }
-        if files >= sockets {
+        if files >= sockets || self.checkpoints.are_handed_over() {
             Kind::Checkpoint
         } else if self.cast.ranks.is_empty() {
             Kind::NetworkIo
@@ -116,9 +116,15 @@ impl Scene<'_> {
                 }
             }
         }
+        if let Some(held) = self.file_locked(tid, windows) {
+            let held = held.min(left);
+            out.push((Kind::Serialization, detail, held));
+            left -= held;
+        }
         let own = tid == self.cast.step_tid && leaf.hops.is_empty();
-        if own && !self.checkpoints.is_empty() {
-            let written = share_inside(windows, &self.checkpoints).min(left);
+        let checkpoints = self.checkpoints.of(self.cast, tid);
+        if !checkpoints.is_empty() {
+            let written = share_inside(windows, checkpoints).min(left);
             out.push((Kind::Checkpoint, detail, written));
             left -= written;
         }
@@ -266,6 +272,11 @@ impl Scene<'_> {
             left * locked,
         ));
         let mut left = left * (1.0 - locked);
+        if let Some(id) = self.services.asked(self.facts, tid, by) {
+            let (kind, detail, _) = self.waiting(tid, id.nr, id.object, id.waker);
+            out.push((kind, detail, left));
+            return;
+        }
         let apart = self.helper(by) == Some(Task::Apart);
         if by != 0 && (!ours || apart) {
             let outsider = by;

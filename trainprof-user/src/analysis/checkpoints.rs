@@ -1,0 +1,261 @@
+//! Checkpoints: stretches in which state is written to files, by the step thread, by another thread of the trainer that it waits for, or by
+//! a process that it is handed to. They are found from noted system calls: calls close together are one stretch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use trainprof_common::op::{Class, Op};
+
+use super::{
+    cast::Cast,
+    facts::Facts,
+    helpers::{Helpers, Task},
+    running::{Call, call},
+    spans::union,
+};
+use crate::{
+    record::fact::TouchFact,
+    session::{MIN_STATE_BYTES, kind::WaitKind, roles::MIN_BYTES_PER_S},
+};
+
+/// Time between two writes of one checkpoint at most, ns: what is written is made in between.
+const WRITES_APART_NS: u64 = 50_000_000;
+/// The same between two calls by which state is handed over.
+const HANDED_APART_NS: u64 = 5_000_000;
+/// A thread that writes a checkpoint for this share of its life is there for nothing else.
+const LIVES_FOR_IT: f64 = 0.5;
+/// Memory of this part of what is handed over or written, taken just before: what is written was made in it.
+const MADE_IN: u64 = 4;
+/// What is done around a sync without waiting, ns at most: more is a loop that syncs its log now and then.
+const MAX_AROUND_SYNC_NS: u64 = 100_000_000;
+/// Calls after a file was opened among which it is looked for what is done with it.
+const LOOKED_AT: usize = 16;
+
+/// The checkpoints of one trainer.
+#[derive(Default)]
+pub struct Checkpoints {
+    /// Stretches in which the step thread wrote one, or handed it to a process that does and waited for that.
+    pub own: Vec<(u64, u64)>,
+    /// The same of the other threads of its process.
+    others: BTreeMap<u32, Vec<(u64, u64)>>,
+    /// Bytes a process sends to others, most of which one that writes state hears.
+    hands_over: bool,
+}
+
+impl Checkpoints {
+    pub fn new(facts: &Facts, cast: &Cast, helpers: &Helpers) -> Self {
+        let threads = facts.session.threads.values();
+        let others = threads
+            .filter(|thread| thread.pid == cast.trainer && thread.key.tid != cast.step_tid)
+            .filter(|thread| !cast.producers.contains(&thread.key.tid))
+            .map(|thread| (thread, written(facts, thread.key.tid)))
+            .filter(|(_, spans)| !spans.is_empty())
+            .map(|(thread, spans)| {
+                let until = thread.until.unwrap_or(facts.session.until);
+                let life = until.0.saturating_sub(thread.present_ns(until));
+                let whole = (life, until.0);
+                let written: u64 = spans.iter().map(|(from, to)| to - from).sum();
+                let lives_for_it = written as f64 >= LIVES_FOR_IT * (whole.1 - whole.0) as f64;
+                (
+                    thread.key.tid,
+                    if lives_for_it { vec![whole] } else { spans },
+                )
+            })
+            .collect();
+        let mut own = written(facts, cast.step_tid);
+        let handed = handed_over(facts, cast.step_tid, helpers);
+        let hands_over = !handed.is_empty();
+        own.extend(handed);
+        Self {
+            own: union(own),
+            others,
+            hands_over,
+        }
+    }
+
+    /// Stretches in which a thread of the trainer wrote one.
+    pub fn of(&self, cast: &Cast, tid: u32) -> &[(u64, u64)] {
+        if tid == cast.step_tid {
+            &self.own
+        } else {
+            self.others.get(&tid).map_or(&[], Vec::as_slice)
+        }
+    }
+
+    /// Whether the step thread hands its state to another process.
+    pub fn are_handed_over(&self) -> bool {
+        self.hands_over
+    }
+}
+
+/// Stretches in which a thread handed state to a process that writes it: calls on what that one answers on, and waits for it.
+fn handed_over(facts: &Facts, tid: u32, helpers: &Helpers) -> Vec<(u64, u64)> {
+    let keeps = |tid: u32| {
+        let pid = facts.pid(tid);
+        pid.is_some_and(|pid| helpers.task(pid) == Some(Task::State))
+    };
+    let waits = facts.items(tid).iter().filter(|item| keeps(item.waker.tid));
+    let objects: BTreeSet<u64> = waits
+        .clone()
+        .map(|item| item.object.id)
+        .filter(|id| *id != 0)
+        .collect();
+    let mut marks: Vec<(u64, u64, u64)> = waits.map(|item| (item.from, item.to, 0)).collect();
+    if marks.is_empty() {
+        return Vec::new();
+    }
+    let calls = facts.touches(tid).iter();
+    marks.extend(
+        calls
+            .filter(|touch| objects.contains(&touch.object.id))
+            .map(|touch| (touch.at.0, touch.at.0, touch.bytes)),
+    );
+    marks.sort_unstable();
+    let mut out: Vec<(u64, u64, u64)> = Vec::new();
+    for (from, to, bytes) in marks {
+        match out.last_mut() {
+            Some(last) if from.saturating_sub(last.1) <= HANDED_APART_NS => {
+                last.1 = last.1.max(to);
+                last.2 += bytes;
+            }
+            _ => out.push((from, to, bytes)),
+        }
+    }
+    out.into_iter()
+        .map(|(from, to, bytes)| (from_made(facts, tid, from, bytes), to + 1))
+        .collect()
+}
+
+/// When a thread that handed over or wrote `bytes` from `from` on began to take the memory that it made them in.
+fn from_made(facts: &Facts, tid: u32, from: u64, bytes: u64) -> u64 {
+    let touches = facts.touches(tid);
+    let before = touches.partition_point(|touch| touch.at.0 < from);
+    let takes = |touch: &&TouchFact| {
+        matches!(Op::try_from(touch.op), Ok(Op::Mmap | Op::Brk | Op::Mremap))
+            && touch.object.class == Class::Memory as u8
+            && touch.bytes >= MIN_STATE_BYTES.max(bytes / MADE_IN)
+    };
+    let memory = touches[..before].iter().rev().take(LOOKED_AT).filter(takes);
+    memory.fold(from, |from, touch| {
+        if from - touch.at.0 <= HANDED_APART_NS {
+            touch.at.0
+        } else {
+            from
+        }
+    })
+}
+
+/// Stretches in which a thread wrote state to files.
+fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
+    let mut marks: Vec<Burst> = Vec::new();
+    for touch in facts.touches(tid) {
+        let (Ok(op), Ok(class)) = (Op::try_from(touch.op), Class::try_from(touch.object.class))
+        else {
+            continue;
+        };
+        let synced = matches!(op, Op::Fsync | Op::Rename);
+        let writes = matches!(op, Op::Write | Op::UringWrite | Op::CopyOut) && class == Class::File;
+        if synced || writes {
+            marks.push(Burst {
+                from: touch.at.0,
+                to: touch.at.0,
+                bytes: touch.bytes,
+                waited: 0,
+                synced,
+            });
+        }
+    }
+    for item in facts.items(tid) {
+        if item.kind() == WaitKind::File && call(item.nr) == Call::Write {
+            marks.push(Burst {
+                from: item.from,
+                to: item.to,
+                bytes: 0,
+                waited: item.to - item.from,
+                synced: false,
+            });
+        }
+    }
+    marks.sort_by_key(|mark| (mark.from, mark.to));
+    let mut bursts: Vec<Burst> = Vec::new();
+    for mark in marks {
+        match bursts.last_mut() {
+            Some(last) if mark.from.saturating_sub(last.to) <= WRITES_APART_NS => {
+                last.to = last.to.max(mark.to);
+                last.bytes += mark.bytes;
+                last.waited += mark.waited;
+                last.synced |= mark.synced;
+            }
+            _ => bursts.push(mark),
+        }
+    }
+    union(
+        bursts
+            .into_iter()
+            .filter(Burst::is_checkpoint)
+            .map(|burst| {
+                let from = from_opening(facts, tid, burst.from);
+                (from_made(facts, tid, from, burst.bytes), burst.to)
+            })
+            .collect(),
+    )
+}
+
+/// When a thread that began to write at `from` began to wait for the file to be opened: what it held before is cut off then, and
+/// may have to be written first.
+fn from_opening(facts: &Facts, tid: u32, from: u64) -> u64 {
+    let touches = facts.touches(tid);
+    let before = touches.partition_point(|touch| touch.at.0 <= from);
+    let opened = touches[..before]
+        .iter()
+        .enumerate()
+        .rev()
+        .take(LOOKED_AT)
+        .take_while(|(_, touch)| from - touch.at.0 <= WRITES_APART_NS)
+        .find(|(n, touch)| is_open(touch) && is_written(&touches[n + 1..], touch.object.id))
+        .map(|(_, touch)| touch.at.0);
+    let Some(opened) = opened else {
+        return from;
+    };
+    let items = facts.items(tid);
+    let waited = items[..items.partition_point(|item| item.from < opened)].last();
+    waited
+        .filter(|item| item.kind() == WaitKind::File && call(item.nr) == Call::Meta)
+        .filter(|item| opened.saturating_sub(item.to) <= WRITES_APART_NS)
+        .map_or(from, |item| item.from)
+}
+
+/// Writes close together.
+struct Burst {
+    from: u64,
+    to: u64,
+    bytes: u64,
+    waited: u64,
+    synced: bool,
+}
+
+impl Burst {
+    fn is_checkpoint(&self) -> bool {
+        let busy = (self.to - self.from).saturating_sub(self.waited);
+        let rate = self.bytes as f64 / (busy as f64 / 1e9 + 0.001);
+        let much = self.bytes >= MIN_STATE_BYTES && rate >= MIN_BYTES_PER_S;
+        much || (self.synced && busy <= MAX_AROUND_SYNC_NS)
+    }
+}
+
+pub fn is_open(touch: &TouchFact) -> bool {
+    touch.op == Op::Open.number() && touch.object.class == Class::File as u8
+}
+
+/// Whether the first thing that is done with a file after it was opened is to write to it.
+pub fn is_written(after: &[TouchFact], id: u64) -> bool {
+    let moves =
+        |touch: &&TouchFact| touch.op == Op::Read.number() || touch.op == Op::Write.number();
+    let of_file = after
+        .iter()
+        .take(LOOKED_AT)
+        .filter(|touch| touch.object.id == id);
+    of_file
+        .into_iter()
+        .find(moves)
+        .is_some_and(|touch| touch.op == Op::Write.number())
+}
