@@ -10,7 +10,7 @@ use super::{
     facts::Facts,
     helpers::{Helpers, Task},
     running::{Call, call},
-    spans::union,
+    spans::{union, without},
 };
 use crate::{
     record::fact::TouchFact,
@@ -19,6 +19,8 @@ use crate::{
 
 /// Time between two writes of one checkpoint at most, ns: what is written is made in between.
 const WRITES_APART_NS: u64 = 50_000_000;
+/// Between a write and the opening of the next file at most, ns: in more time something else is done.
+const FILES_APART_NS: u64 = 300_000;
 /// The same between two calls by which state is handed over.
 const HANDED_APART_NS: u64 = 5_000_000;
 /// A thread that writes a checkpoint for this share of its life is there for nothing else.
@@ -176,10 +178,31 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
         }
     }
     marks.sort_by_key(|mark| (mark.from, mark.to));
+    let touches = facts.touches(tid);
+    let openings: Vec<u64> = touches
+        .iter()
+        .enumerate()
+        .filter(|(n, touch)| is_open(touch) && is_written(&touches[n + 1..], touch.object.id))
+        .map(|(_, touch)| touch.at.0)
+        .collect();
     let mut bursts: Vec<Burst> = Vec::new();
+    // Until the next file is opened, something else is done.
+    let mut between = Vec::new();
     for mark in marks {
         match bursts.last_mut() {
             Some(last) if mark.from.saturating_sub(last.to) <= WRITES_APART_NS => {
+                let next = openings.partition_point(|at| *at <= last.to);
+                if let Some(at) = openings.get(next).filter(|at| **at <= mark.from) {
+                    let begun = from_made(
+                        facts,
+                        tid,
+                        from_opening(facts, tid, mark.from).min(*at),
+                        mark.bytes,
+                    );
+                    if begun > last.to + FILES_APART_NS {
+                        between.push((last.to, begun));
+                    }
+                }
                 last.to = last.to.max(mark.to);
                 last.bytes += mark.bytes;
                 last.waited += mark.waited;
@@ -188,7 +211,7 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
             _ => bursts.push(mark),
         }
     }
-    union(
+    let whole = union(
         bursts
             .into_iter()
             .filter(Burst::is_checkpoint)
@@ -197,7 +220,8 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
                 (from_made(facts, tid, from, burst.bytes), burst.to)
             })
             .collect(),
-    )
+    );
+    without(&whole, &union(between))
 }
 
 /// When a thread that began to write at `from` began to wait for the file to be opened: what it held before is cut off then, and

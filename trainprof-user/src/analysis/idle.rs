@@ -1,7 +1,7 @@
 //! The join of GPU samples with the host: every idle second of a GPU goes to what the host did in it.
 //!
 //! A sample says how much of its span was idle, not when. Idle time goes first to what no GPU work can overlap
-//! with (stalls, copies, waits), the rest to the trainer's own computing. How far that may be wrong is carried
+//! with (stalls, waits), then to copies, the rest to the trainer's own computing. How far that may be wrong is carried
 //! along: a span that is neither all idle nor all busy can be misjudged by the smaller of the two.
 
 use std::collections::BTreeMap;
@@ -22,6 +22,27 @@ pub struct IdleBlame {
     pub by_kind: BTreeMap<Kind, f64>,
     /// Seconds that may belong to another cause.
     pub uncertain_s: f64,
+}
+
+/// In which order idle time is given to what the host did.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// The GPU has nothing to do.
+    Stalls,
+    /// A copy that blocks waits for the kernels before it, while which the GPU is busy, and only then moves bytes.
+    Copies,
+    /// Launched kernels may run beside it.
+    Computing,
+}
+
+impl Turn {
+    fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Compute | Kind::HostCompute => Self::Computing,
+            Kind::H2dCopy => Self::Copies,
+            _ => Self::Stalls,
+        }
+    }
 }
 
 /// Blames the idle time of one mean device. `kinds`: for each leaf its causes with their shares.
@@ -63,33 +84,28 @@ pub fn blame(
                 *doing.entry(*kind).or_default() += ns * share;
             }
         }
-        let overlapping = |kind: &Kind| matches!(kind, Kind::Compute | Kind::HostCompute);
-        let stalled: f64 = doing
-            .iter()
-            .filter(|(kind, _)| !overlapping(kind))
-            .map(|(_, ns)| ns)
-            .sum();
-        let to_stalls = idle.min(stalled);
         let parted = idle.min(length - idle);
         out.uncertain_s += parted / 1e9 / devices;
-        for (kind, ns) in &doing {
-            if !overlapping(kind) && stalled > 0.0 {
-                *out.by_kind.entry(*kind).or_default() += to_stalls * ns / stalled / 1e9 / devices;
+        let mut left = idle;
+        for turn in [Turn::Stalls, Turn::Copies] {
+            let of_turn = || doing.iter().filter(|(kind, _)| Turn::of(**kind) == turn);
+            let there: f64 = of_turn().map(|(_, ns)| ns).sum();
+            let given = left.min(there);
+            for (kind, ns) in of_turn().filter(|_| there > 0.0) {
+                *out.by_kind.entry(*kind).or_default() += given * ns / there / 1e9 / devices;
             }
+            left -= given;
         }
-        let computing: f64 = doing
+        let computes = doing
             .iter()
-            .filter(|(kind, _)| overlapping(kind))
-            .map(|(_, ns)| ns)
-            .sum();
-        let rest = idle - to_stalls;
-        let kind = if computing > 0.0 {
+            .any(|(kind, ns)| Turn::of(*kind) == Turn::Computing && *ns > 0.0);
+        let kind = if computes {
             Kind::HostCompute
         } else {
             Kind::Unknown
         };
-        if rest > 0.0 {
-            *out.by_kind.entry(kind).or_default() += rest / 1e9 / devices;
+        if left > 0.0 {
+            *out.by_kind.entry(kind).or_default() += left / 1e9 / devices;
         }
     }
     out
@@ -152,5 +168,31 @@ mod tests {
         assert_eq!(ns(Kind::HostCompute), 100.0 + 100.0);
         assert_eq!((got.idle_s * 1e9).round(), 1_500.0);
         assert_eq!((got.uncertain_s * 1e9).round(), 500.0);
+    }
+
+    #[test]
+    fn a_copy_that_waits_for_kernels_leaves_no_gpu_idle() {
+        let gpu = GpuTime {
+            spans: vec![IdleSpan {
+                from: 0,
+                to: 1_000,
+                idle: 0.3,
+            }],
+            calls: true,
+            synchronising: 0.0,
+            devices: vec![0],
+            sampled_devices: 1,
+        };
+        let piece = |from, to, leaf| Piece {
+            from,
+            to,
+            ns: (to - from) as f64,
+            leaf,
+        };
+        let pieces = [piece(0, 750, 0), piece(750, 1_000, 1)];
+        let kinds = [vec![(Kind::H2dCopy, 1.0)], vec![(Kind::Checkpoint, 1.0)]];
+        let got = blame(&gpu, &[(0, 1_000)], &pieces, &kinds);
+        let ns = |kind: Kind| (got.by_kind.get(&kind).copied().unwrap_or(0.0) * 1e9).round();
+        assert_eq!((ns(Kind::Checkpoint), ns(Kind::H2dCopy)), (250.0, 50.0));
     }
 }

@@ -163,6 +163,20 @@ impl Trainer {
                 .sum()
         };
         let own_cpu = own(|what| matches!(what, What::Run { .. }));
+        // Strangers' work and the quota stay, whatever else of the job's own goes.
+        let stays = |share: &Share| {
+            share.kind != kind && matches!(share.kind, Kind::CpuContention | Kind::CpuThrottled)
+        };
+        let own_crowded: f64 = self
+            .shares
+            .iter()
+            .filter(|share| !share.in_stall && !stays(share))
+            .filter(|share| {
+                let (way, _) = &self.walked.leaves[share.leaf as usize];
+                matches!(way.what, What::Runnable { .. })
+            })
+            .map(|share| share.ns)
+            .sum();
         let mut demand = self.demand.clone();
         if kind == Kind::InputCpu {
             demand.count_as(Kind::AllocationChurn, kind);
@@ -173,6 +187,7 @@ impl Trainer {
         };
         let producers_cpu = demand.run_by_kind.get(&kind).copied().unwrap_or(0.0);
         let terms = Terms {
+            own_crowded,
             own_of_cause: sum(false) + beside.own,
             own_crowded_by_cause: own(|what| matches!(what, What::Runnable { .. }))
                 + beside.crowded,
@@ -345,23 +360,11 @@ fn trainer(
         .filter(|share| share.in_stall)
         .map(|share| share.ns)
         .sum();
-    let crowded: f64 = shares
-        .iter()
-        .filter(|share| !share.in_stall)
-        .filter(|share| {
-            matches!(
-                walked.leaves[share.leaf as usize].0.what,
-                What::Runnable { .. }
-            )
-        })
-        .map(|share| share.ns)
-        .sum();
     let mut apart = cast::apart(facts, locks, &cast);
     apart.extend(scene.helpers().threads_apart(facts.session));
     let terms = Terms {
         wall,
         own: wall - in_stalls,
-        own_crowded: crowded,
         cpu: cpu_ns(facts, |_| true) * part,
         cpu_apart: (cpu_ns(facts, |tid| apart.contains(&tid)) + spun_ns(facts, &apart)) * part,
         cpus: may_use,

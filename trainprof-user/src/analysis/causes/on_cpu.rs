@@ -9,7 +9,7 @@ use crate::{
         helpers::Task,
         kind::Kind,
         running::split,
-        spans::share_inside,
+        spans::{share_inside, without},
         spinning::spun,
         walk::{Leaf, What},
     },
@@ -138,6 +138,8 @@ impl Scene<'_> {
             out.push((Kind::InputCpu, detail, took));
             left -= took;
         }
+        // What it wrote has had its part.
+        let windows = &*without(windows, checkpoints);
         let split = split(self.facts, tid, windows);
         let (meta, read) = self.files.of_thread(tid);
         // Faults on mapped files read them.
@@ -194,7 +196,14 @@ impl Scene<'_> {
             out.push((read, files, left * (read_calls + file_fault)));
             out.push((Kind::NetworkIo, detail, left * split.socket));
         } else {
-            user += split.file_meta + read_calls + split.socket + file_fault;
+            // Opening what is written, which cuts off what it held before.
+            let thread = self.facts.session.thread(tid);
+            if thread.is_some_and(|thread| thread.activity.writes_state()) {
+                out.push((Kind::Checkpoint, detail, left * split.file_meta));
+            } else {
+                user += split.file_meta;
+            }
+            user += read_calls + split.socket + file_fault;
         }
         if producer {
             user += split.write;

@@ -9,6 +9,8 @@ use crate::{
 };
 
 const KIND: Kind = Kind::H2dCopy;
+/// A copy of so many bytes at most moves a result, and no batch.
+const SMALL_BYTES: u64 = 4096;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
@@ -22,6 +24,19 @@ pub(super) fn rule(look: &Look) -> Answer {
         let mean = total as f64 / copies.len().max(1) as f64 / 1e9;
         evidence.insert("copies", json!(copies.len()));
         evidence.insert("mean_s", rounded(mean));
+        if read_back(look) {
+            return (
+                format!(
+                    "the trainer reads small results back from the GPU {} times, and waits {} each time until the GPU is done with all before it",
+                    copies.len(),
+                    words::time(mean)
+                ),
+                format!(
+                    "read results back less often (.item(), .cpu(), a loss that is printed each step): keep them on the GPU and fetch many at once; without these copies {}",
+                    look.effect(KIND)
+                ),
+            );
+        }
         (
             format!(
                 "the trainer stands still in {} copies between host and GPU, {} each",
@@ -34,4 +49,21 @@ pub(super) fn rule(look: &Look) -> Answer {
             ),
         )
     })
+}
+
+/// Whether most time in copies is in such as move next to nothing.
+fn read_back(look: &Look) -> bool {
+    let segments = look.session.history.segments();
+    let copies = segments.flat_map(|segment| &segment.calls).filter(|call| {
+        call.tid == look.trainer.cast.step_tid
+            && matches!(call.kind, GpuCallKind::Copy | GpuCallKind::CopyAsync)
+    });
+    let (mut small, mut all) = (0, 0);
+    for call in copies {
+        all += call.ns;
+        if (1..=SMALL_BYTES).contains(&call.bytes) {
+            small += call.ns;
+        }
+    }
+    small * 2 > all
 }
