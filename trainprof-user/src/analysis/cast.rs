@@ -193,8 +193,7 @@ fn loader_threads(
                 && to_step.ns as f64 >= WAITED_FOR * facts.walkable_ns() as f64
                 && to_step.ns / to_step.count >= MIN_WAIT_NS
                 && (busy(session, *tid) || brings(facts, *tid, trainer, step_tid))
-                && !called(facts, locks, *tid, step_tid)
-                && !locks_out(facts, *tid, trainer, step_tid);
+                && !called(facts, locks, *tid, step_tid);
             input || undriven
         })
         .collect();
@@ -341,11 +340,6 @@ fn busy(session: &Session, tid: u32) -> bool {
 /// Whether the main thread takes what another one brings from a queue, though that one hardly runs: it waits for something itself.
 fn brings(facts: &Facts, tid: u32, trainer: u32, step_tid: u32) -> bool {
     step_tid == trainer && python::waits(facts, step_tid, tid) == Some(Waits::ForAnItem)
-}
-
-/// Whether what the main thread waits for another one for is a lock, as far as its stacks tell.
-fn locks_out(facts: &Facts, tid: u32, trainer: u32, step_tid: u32) -> bool {
-    step_tid == trainer && python::waits(facts, step_tid, tid) == Some(Waits::ForALock)
 }
 
 /// How often one thread ended another's waits, and how long those were (ns).

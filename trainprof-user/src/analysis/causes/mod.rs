@@ -274,9 +274,6 @@ impl<'a> Scene<'a> {
             return;
         }
         match leaf.what {
-            What::Run { .. } | What::Runnable { .. } if self.holds_a_lock(leaf) => {
-                out.push((Kind::Serialization, detail, 1.0));
-            }
             What::Run { tid } => self.running(leaf, tid, &spent.windows, out),
             What::GpuCall { kind, .. } => out.push((
                 match kind {
@@ -374,12 +371,17 @@ fn own_batches(facts: &Facts, step_tid: u32, checkpoints: &[(u64, u64)]) -> OwnB
         }
     }
     let python = Python::new(facts);
-    let told = python.input(step_tid, MAKES);
+    let mut told = python.input(step_tid, MAKES);
+    let mut told_apart = false;
+    if told.is_empty() && found.is_empty() {
+        told = python.beside(step_tid, MAKES);
+        told_apart = !told.is_empty();
+    }
     let turns = turns.or_else(|| python.turns(step_tid));
     let part = |spans: &[(u64, u64)]| share_inside(&facts.spans, spans);
     let agree = !found.is_empty() && (part(&found) - part(&told)).abs() <= AGREE;
     OwnBatches {
-        guessed: guessed && told.is_empty(),
+        guessed: told_apart || guessed && told.is_empty(),
         spans: if told.is_empty() || agree {
             found
         } else {

@@ -106,7 +106,7 @@ pub(super) fn rule(look: &Look) -> Answer {
                 summary,
                 format!(
                     "if that work makes batches, let a DataLoader with num_workers={:.0} do it while the trainer computes; if it is a metric, a log or garbage collection, do it less often; without it {}",
-                    wanted.unwrap_or(1.0).ceil(),
+                    wanted.unwrap_or(1.0).min(cpus).ceil(),
                     look.effect(KIND)
                 ),
             );
