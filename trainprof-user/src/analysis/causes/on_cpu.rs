@@ -13,7 +13,10 @@ use crate::{
         spinning::spun,
         walk::{Leaf, What},
     },
-    session::Thread,
+    session::{
+        Thread,
+        kind::{WaitKind, wait_kind},
+    },
 };
 
 /// A thread that so much was fetched for in page faults reads files by mapping them.
@@ -21,6 +24,11 @@ const MAPPED_BYTES: u64 = 1 << 20;
 
 /// Every program takes memory and gives it back: up to so much (0–1) of a thread's running that is part of what it does.
 const ORDINARY: f64 = 0.2;
+
+/// Files of which this part (0–1) of the bytes at most had to be fetched, and that are waited for for less than this part of the time in
+/// which they are read, are in the page cache.
+const FETCHED: f64 = 0.02;
+const WAITED: f64 = 0.05;
 
 /// Less than so many bytes a second through pipes is talk, not data.
 const MIN_PIPED_PER_S: f64 = 1e6;
@@ -49,6 +57,26 @@ impl Scene<'_> {
             activity.pipe_read_bytes as f64 >= MIN_PIPED_PER_S * seconds
                 && activity.pipe_read_bytes > activity.file_read_bytes
         })
+    }
+
+    /// Whether what a thread reads was in the page cache: by what was fetched into it, and by how long the thread waited for files beside
+    /// the part (0–1) of its running in which it reads.
+    fn reads_cache(&self, tid: u32, reading: f64) -> bool {
+        let files = self.files.time(self.files.main_of_thread(tid));
+        let Some(thread) = self.facts.session.thread(tid) else {
+            return false;
+        };
+        let waited: u64 = thread
+            .waits
+            .iter()
+            .filter(|(id, _)| {
+                let fault = wait_kind(id) == WaitKind::Fault && id.object.fileset != 0;
+                fault || wait_kind(id) == WaitKind::File
+            })
+            .map(|(_, total)| total.wait_ns)
+            .sum();
+        let fetched = files.filled_bytes as f64 > FETCHED * files.read_bytes as f64;
+        !fetched && (waited as f64) < WAITED * reading * thread.run_ns as f64
     }
 
     /// What writing is that samples of a thread show: they do not tell what is written to, so what its process writes most to counts.
@@ -193,6 +221,11 @@ impl Scene<'_> {
             let fileset = self.files.main_of_thread(tid);
             let files = Detail { fileset, ..detail };
             out.push((meta, files, left * split.file_meta));
+            // What is there already is copied, or mapped: that takes a CPU, and no storage.
+            let read = match read {
+                Kind::StorageIo if self.reads_cache(tid, read_calls + file_fault) => Kind::InputCpu,
+                read => read,
+            };
             out.push((read, files, left * (read_calls + file_fault)));
             out.push((Kind::NetworkIo, detail, left * split.socket));
         } else {
