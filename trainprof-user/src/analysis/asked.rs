@@ -54,8 +54,12 @@ pub fn step_by_step(requests: &[u64], taken: &[u64]) -> Vec<u64> {
         before = Some(*at);
     }
     let several = groups.iter().filter(|group| group.1 > 0).count();
-    // Who always asks for several at once makes a step of them.
+    // Who always asks for several at once makes a step of them, where it is as many each time; else these are short steps, with batches
+    // that had come before their turn.
     let together = several as f64 >= TOGETHER * groups.len() as f64;
+    if together && !as_many(&groups) {
+        return requests.to_vec();
+    }
     let mut out: Vec<u64> = Vec::with_capacity(requests.len());
     for (at, others) in groups {
         if let (Some(last), false) = (out.last().copied(), together) {
@@ -74,6 +78,16 @@ pub fn step_by_step(requests: &[u64], taken: &[u64]) -> Vec<u64> {
         out.push(at);
     }
     out
+}
+
+/// Whether most of these groups are of one size.
+fn as_many(groups: &[(u64, usize)]) -> bool {
+    let mut sizes = BTreeMap::<usize, usize>::new();
+    for (_, others) in groups {
+        *sizes.entry(*others).or_default() += 1;
+    }
+    let most = sizes.values().copied().max().unwrap_or(0);
+    most as f64 >= TOGETHER * groups.len() as f64
 }
 
 /// The same where each epoch has workers of its own, made in `renewals`. As many batches as are asked for before the first one
@@ -196,6 +210,17 @@ mod tests {
             .flat_map(|n| [n * 30_000_000, n * 30_000_000 + 400_000])
             .collect();
         assert_eq!(step_by_step(&requests, &requests).len(), 99);
+    }
+
+    #[test]
+    fn batches_that_wait_for_their_turn_are_short_steps() {
+        // Three workers behind one lock: of those that are done out of turn one, two or three are used at once.
+        let (mut requests, mut at) = (Vec::new(), 0);
+        for n in 0..120_u64 {
+            at += 75_000_000;
+            requests.extend((0..=n % 3).map(|k| at + k * 500_000));
+        }
+        assert_eq!(step_by_step(&requests, &requests).len(), 240);
     }
 
     #[test]

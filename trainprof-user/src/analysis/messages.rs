@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use trainprof_common::op::{Class, Op};
 
 use super::{
+    bursts::own_times,
     cast::Cast,
     facts::Facts,
     locks::{Locks, lock_of},
@@ -21,6 +22,9 @@ const PIECE_BYTES: u64 = 4096;
 /// A read of no more than this is of a message's length, or of what is left of it right after the rest
 /// (`multiprocessing.connection`: 4 or 12).
 const LENGTH_BYTES: u64 = 16;
+
+/// So many lengths are no accident: messages are told by them.
+const LENGTHS: usize = 3;
 
 /// Messages that some threads took from pipes, by pipe.
 pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<u64>> {
@@ -40,6 +44,13 @@ pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<
             }
         }
         for (pipe, reads) in reads {
+            let times: Vec<u64> = reads.iter().map(|(at, _)| *at).collect();
+            let own = own_times(facts, tid, &times);
+            let reads: Vec<Read> = reads
+                .into_iter()
+                .zip(own)
+                .map(|((at, bytes), own)| Read { at, bytes, own })
+                .collect();
             out.entry(pipe).or_default().extend(messages(&reads));
         }
     }
@@ -67,32 +78,46 @@ fn written(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, usize> {
     out
 }
 
-/// When messages began, of one thread's reads on one pipe: time and bytes. Where most of what it reads are pieces of large
-/// messages, these are the batches, and however long their pieces take, they are one each.
-fn messages(reads: &[(u64, u64)]) -> Vec<u64> {
+/// A read from a pipe: when it returned, with how much, and how long its thread had run until then, but for a constant (ns).
+#[derive(Clone, Copy)]
+struct Read {
+    at: u64,
+    bytes: u64,
+    own: u64,
+}
+
+/// When messages began, of one thread's reads on one pipe. Where most of what it reads are pieces of large messages, these are the
+/// batches, and however long their pieces take to come, they are one each: until the thread does something with them.
+fn messages(reads: &[Read]) -> Vec<u64> {
     let is_piece = |bytes: u64| bytes.is_multiple_of(PIECE_BYTES);
-    let pieces = reads.iter().filter(|(_, bytes)| is_piece(*bytes)).count();
+    let pieces = reads.iter().filter(|read| is_piece(read.bytes)).count();
+    // A reader with a buffer of its own finds lengths in that.
+    let lengths = reads.iter().filter(|read| read.bytes <= LENGTH_BYTES);
+    let told = lengths.count() >= LENGTHS;
     let mut out = Vec::new();
     if pieces * 2 > reads.len() {
         // Not every read is noted: where a message's length comes before it, that tells its beginning, else its first piece.
-        let (mut inside, mut before) = (false, None);
-        for (at, bytes) in reads {
-            let apart = before.is_none_or(|before| at - before > ONE_MESSAGE_NS);
-            let length = *bytes <= LENGTH_BYTES && apart;
-            if length || is_piece(*bytes) && !inside {
-                out.push(*at);
+        let mut inside = false;
+        let mut before: Option<Read> = None;
+        for read in reads {
+            let apart = before.is_none_or(|before| read.at - before.at > ONE_MESSAGE_NS);
+            let worked =
+                !told && before.is_some_and(|before| read.own - before.own > ONE_MESSAGE_NS);
+            let length = read.bytes <= LENGTH_BYTES && apart;
+            if length || is_piece(read.bytes) && (!inside || worked) {
+                out.push(read.at);
             }
-            inside = length || is_piece(*bytes);
-            before = Some(*at);
+            inside = length || is_piece(read.bytes);
+            before = Some(*read);
         }
         return out;
     }
     let mut before = None;
-    for (at, _) in reads {
-        if before.is_none_or(|before| at - before > ONE_MESSAGE_NS) {
-            out.push(*at);
+    for read in reads {
+        if before.is_none_or(|before| read.at - before > ONE_MESSAGE_NS) {
+            out.push(read.at);
         }
-        before = Some(*at);
+        before = Some(read.at);
     }
     out
 }
@@ -149,9 +174,33 @@ fn when_asked(facts: &Facts, cast: &Cast, locks: &Locks, tid: u32, writes: Vec<u
 
 #[cfg(test)]
 mod tests {
-    use super::messages;
+    use super::{Read, messages};
 
     const MS: u64 = 1_000_000;
+
+    /// Reads that were waited for.
+    fn waited(reads: &[(u64, u64)]) -> Vec<Read> {
+        let read = |(at, bytes): &(u64, u64)| Read {
+            at: *at,
+            bytes: *bytes,
+            own: 0,
+        };
+        reads.iter().map(read).collect()
+    }
+
+    #[test]
+    fn pieces_between_which_the_thread_works_are_of_several_messages() {
+        // A first piece that fills the reader's own buffer, two more right after it, and 7 ms of work; lengths lie in the first.
+        let mut reads = Vec::new();
+        for message in 0..40 {
+            let at = message * 8 * MS;
+            for (piece, bytes) in [(0, 4096), (1, 28_672), (2, 65_536)] {
+                let at = at + piece * MS / 10;
+                reads.push(Read { at, bytes, own: at });
+            }
+        }
+        assert_eq!(messages(&reads).len(), 40);
+    }
 
     #[test]
     fn pieces_of_a_large_message_are_one_however_long_they_take() {
@@ -169,7 +218,7 @@ mod tests {
                 reads.push((at + 1, 61_615));
             }
         }
-        assert_eq!(messages(&reads).len(), 20);
+        assert_eq!(messages(&waited(&reads)).len(), 20);
     }
 
     #[test]
@@ -187,7 +236,7 @@ mod tests {
                 reads.push((at + MS / 4, 9));
             }
         }
-        assert_eq!(messages(&reads).len(), 60);
+        assert_eq!(messages(&waited(&reads)).len(), 60);
     }
 
     #[test]
@@ -200,6 +249,6 @@ mod tests {
                 )
             })
             .collect();
-        assert_eq!(messages(&reads).len(), 30);
+        assert_eq!(messages(&waited(&reads)).len(), 30);
     }
 }
