@@ -8,6 +8,7 @@ pub use super::clock::{Clock, Steps};
 use super::{
     asked::{epoch_by_epoch, step_by_step},
     bursts::bursts,
+    bursts::own_times,
     cast::Cast,
     causes::Scene,
     clock::build,
@@ -47,6 +48,7 @@ const MAX_SKIPPED: f64 = 0.02;
 const POLLS: f64 = 0.4;
 
 /// Steps that take their batch in pieces do so much (0–1) of their work when they have all of them.
+const PLAIN_WORK: u64 = 8;
 const MOST_OF_WORK: f64 = 0.7;
 
 /// How sure calls of one kind alone are, against several kinds that agree.
@@ -351,6 +353,7 @@ fn from_queue(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     let mut times: Vec<u64> = waits.iter().map(|(_, woken)| *woken).collect();
     times.sort_unstable();
     let times = filled(facts, cast.step_tid, apart(times));
+    let times = after_work(facts, cast.step_tid, &times).unwrap_or(times);
     let steps = build(facts, Clock::Queue, times, None);
     // While nobody waits, steps are not seen.
     let waits = union(waits);
@@ -364,6 +367,31 @@ fn from_queue(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
         })
         .count();
     (skipped as f64 <= MAX_SKIPPED * steps.spans.len() as f64).then_some(steps)
+}
+
+/// Hand-overs of which several make a batch, such as results of a pool's tasks: the step thread goes on to work only when it has them all.
+/// Gives the first of each batch; `None` where it works after each.
+fn after_work(facts: &Facts, tid: u32, times: &[u64]) -> Option<Vec<u64>> {
+    let own = own_times(facts, tid, times);
+    let worked: Vec<u64> = own
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]).max(1))
+        .collect();
+    let mut sorted = worked.clone();
+    sorted.sort_unstable();
+    let limit = natural_break(&sorted)?;
+    let short = sorted[sorted.partition_point(|ns| *ns <= limit) / 2];
+    let long: u64 = worked.iter().filter(|ns| **ns > limit).sum();
+    let all: u64 = worked.iter().sum();
+    let firsts: Vec<u64> = times
+        .iter()
+        .skip(1)
+        .zip(&worked)
+        .filter(|(_, worked)| **worked > limit)
+        .map(|(at, _)| *at)
+        .collect();
+    let plain = limit >= PLAIN_WORK * short && long as f64 >= MOST_OF_WORK * all as f64;
+    (plain && firsts.len() > MIN_STEPS).then_some(firsts)
 }
 
 /// Drops what comes much sooner than usual after the one before: several wakes of one step.
