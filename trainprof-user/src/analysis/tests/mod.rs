@@ -7,6 +7,7 @@ mod epochs;
 mod locks;
 mod memory;
 mod python;
+mod slack;
 mod state;
 mod stories;
 mod tails;

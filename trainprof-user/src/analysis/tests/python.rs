@@ -4,7 +4,10 @@ use super::{
     stories::{TRAINER, close, share, sums_up, trainer},
     tale::{By, FUTEX, On, SLEEP, Tale},
 };
-use crate::analysis::{Kind, steps::Clock};
+use crate::{
+    analysis::{Kind, steps::Clock},
+    record::fact::PlaceClass,
+};
 
 const SCRIPT: &str = "/home/me/train.py";
 const LOADER: &str = "/usr/lib/python3/dist-packages/torch/utils/data/dataloader.py";
@@ -235,4 +238,30 @@ fn a_lock_that_is_held_asleep_is_told_from_an_item_that_takes_time() {
     assert!(item.cast.loader_threads.contains(&102));
     let steps = item.steps.expect("steps").spans.len();
     assert!((77..=80).contains(&steps), "{steps}");
+}
+
+#[test]
+fn a_function_under_which_no_framework_computes_is_not_the_model() {
+    // 80 of 100 ms in `tok`; the model is too quick for clock samples to alternate.
+    let with = |library: &str, module: &str| {
+        let mut tale = alone("tok", false);
+        tale.library(TRAINER, library)
+            .place(1, "python3.11", PlaceClass::Python)
+            .place(2, module, PlaceClass::Other);
+        tale.stack(1, &[4, 1], TRAINER, times(0, 4))
+            .stack(2, &[3, 1], TRAINER, times(4, 1));
+        for when in times(0, 4) {
+            tale.sample(TRAINER, when + 1.0, 1);
+        }
+        for when in times(4, 1) {
+            tale.sample(TRAINER, when + 1.0, 2);
+        }
+        trainer(&tale, 8000.0)
+    };
+    let told = with("torch", "libtorch_cpu.so");
+    close(share(&told, Kind::InputCpu), 0.8, "beside the model");
+    assert!(told.own_batches_guessed);
+    // Without a framework it may be the model.
+    let alone = with("numpy", "_multiarray_umath.so");
+    close(share(&alone, Kind::Compute), 1.0, "computing");
 }

@@ -3,8 +3,8 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    stories::{TRAINER, bottleneck},
-    tale::{By, FSYNC, On, RECV, Tale},
+    stories::{TRAINER, bottleneck, close, share},
+    tale::{By, FSYNC, FUTEX, On, RECV, Tale},
 };
 use crate::{
     analysis::{Analysis, Kind, analyse, steps::Clock},
@@ -179,4 +179,112 @@ fn writing_to_other_ranks_is_no_checkpoint() {
     };
     assert!(told(Class::Socket) < 0.01);
     assert!(told(Class::File) > 0.15);
+}
+
+/// State of 8 MiB every 100 ms, of which its writer takes 60: opens a file, runs for 20, syncs for 40. Who that is, and what the trainer
+/// waits for it on.
+fn written_for_the_trainer(process: u32, tid: u32, on: On, by: By) -> Tale {
+    const SET: u32 = 5;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(SET, "/out", "ext4");
+    if process == TRAINER {
+        tale.thread(TRAINER, tid);
+    } else {
+        tale.process(process, TRAINER);
+    }
+    for turn in 0..80 {
+        let begin = f64::from(turn) * 100.0;
+        let nr = if matches!(on, On::Socket(_)) {
+            RECV
+        } else {
+            FUTEX
+        };
+        tale.wait(TRAINER, begin + 40.0, begin + 99.5, nr, on, by);
+        let idle = if turn == 0 { 0.0 } else { begin - 0.5 };
+        tale.wait(tid, idle, begin + 39.5, nr, on, By::Thread(TRAINER));
+        let id = 7 + turn as u64 % 3;
+        tale.touch(tid, begin + 39.8, Op::Open, Class::File, id, 0);
+        tale.touch(tid, begin + 40.0, Op::Write, Class::File, id, 4 << 20);
+        tale.touch(tid, begin + 59.0, Op::Write, Class::File, id, 4 << 20);
+        let sync = On::File(SET);
+        tale.wait(tid, begin + 59.5, begin + 99.0, FSYNC, sync, By::Interrupt);
+        tale.touch(tid, begin + 99.0, Op::Fsync, Class::File, id, 0);
+    }
+    tale.ops(tid, 10.0, Op::Open, Class::File, SET, 80, 0, 10.0);
+    tale.ops(tid, 10.0, Op::Write, Class::File, SET, 160, 640 << 20, 40.0);
+    tale
+}
+
+#[test]
+fn state_that_another_thread_writes_while_the_trainer_waits_is_a_checkpoint() {
+    let tale = written_for_the_trainer(TRAINER, 101, On::Futex(0x7000), By::Thread(101));
+    let trainer = analyse(&tale.session(8000.0)).trainer.expect("a trainer");
+    close(share(&trainer, Kind::Checkpoint), 0.59, "waiting for it");
+}
+
+#[test]
+fn who_is_given_state_to_write_is_no_worker() {
+    let mut tale = written_for_the_trainer(300, 300, On::Socket(4), By::Thread(300));
+    tale.ops(
+        TRAINER,
+        10.0,
+        Op::Write,
+        Class::Socket,
+        0,
+        80,
+        640 << 20,
+        40.0,
+    );
+    tale.ops(300, 10.0, Op::Read, Class::Socket, 0, 80, 640 << 20, 40.0);
+    tale.ops(300, 10.0, Op::Write, Class::Socket, 0, 80, 400, 1.0);
+    let analysis = analyse(&tale.session(8000.0));
+    assert_eq!(bottleneck(&analysis), "checkpoint");
+    let trainer = analysis.trainer.expect("a trainer");
+    assert!(
+        trainer.cast.workers.is_empty(),
+        "{:?}",
+        trainer.cast.workers
+    );
+    close(share(&trainer, Kind::Checkpoint), 0.59, "waiting for it");
+}
+
+#[test]
+fn computing_between_two_files_is_no_part_of_either() {
+    // Each step of 10 ms computes for 4, and writes and syncs a file anew for 6.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(5, "/out", "ext4");
+    tale.place(1, "[kernel]", PlaceClass::Kernel)
+        .place(2, "libtorch_cpu.so", PlaceClass::Other);
+    for step in 0..800 {
+        let begin = f64::from(step) * 10.0;
+        let id = 7 + step as u64 % 3;
+        tale.sample(TRAINER, begin + 1.0, 2)
+            .sample(TRAINER, begin + 3.0, 2)
+            .sample_in(TRAINER, begin + 4.5, 1, 1);
+        tale.touch(TRAINER, begin + 4.0, Op::Open, Class::File, id, 0);
+        tale.touch(TRAINER, begin + 5.0, Op::Write, Class::File, id, 6 << 20);
+        tale.wait(
+            TRAINER,
+            begin + 5.1,
+            begin + 10.0,
+            FSYNC,
+            On::File(5),
+            By::Interrupt,
+        );
+        tale.touch(TRAINER, begin + 10.0, Op::Fsync, Class::File, id, 0);
+    }
+    tale.ops(TRAINER, 10.0, Op::Open, Class::File, 5, 800, 0, 10.0);
+    tale.ops(
+        TRAINER,
+        10.0,
+        Op::Write,
+        Class::File,
+        5,
+        800,
+        4 << 30,
+        800.0,
+    );
+    let trainer = analyse(&tale.session(8000.0)).trainer.expect("a trainer");
+    close(share(&trainer, Kind::Checkpoint), 0.6, "writing");
+    close(share(&trainer, Kind::Compute), 0.4, "computing");
 }
