@@ -102,6 +102,8 @@ pub struct Trainer {
     pub own_batches: Vec<(u64, u64)>,
     /// That it did so is known only from what these stretches alternate with.
     pub own_batches_guessed: bool,
+    /// Threads outside the job that run no program.
+    kernel_threads: BTreeSet<u32>,
     /// Stretches in which the step thread, having producers, took a batch in and asked for the next one.
     pub taking_in: Vec<(u64, u64)>,
 }
@@ -163,9 +165,12 @@ impl Trainer {
                 .sum()
         };
         let own_cpu = own(|what| matches!(what, What::Run { .. }));
-        // Strangers' work and the quota stay, whatever else of the job's own goes.
-        let stays = |share: &Share| {
-            share.kind != kind && matches!(share.kind, Kind::CpuContention | Kind::CpuThrottled)
+        // Strangers' work and the quota stay, whatever else of the job's own goes. Threads of the kernel may work for the job.
+        let stays = |share: &Share| match share.kind {
+            _ if share.kind == kind => false,
+            Kind::CpuContention => !self.kernel_threads.contains(&share.detail.outsider),
+            Kind::CpuThrottled => true,
+            _ => false,
         };
         let own_crowded: f64 = self
             .shares
@@ -389,6 +394,7 @@ fn trainer(
         checkpoints: scene.checkpoints().to_vec(),
         own_batches: scene.own_batches().to_vec(),
         own_batches_guessed: scene.own_batches_guessed(),
+        kernel_threads: kernel_threads(facts.session),
         taking_in: scene.taking_in().to_vec(),
         kinds_of_leaf,
         shares,
@@ -400,6 +406,20 @@ fn trainer(
         walked,
         cast,
     }
+}
+
+/// Threads outside the job of whose process no command is known.
+fn kernel_threads(session: &Session) -> BTreeSet<u32> {
+    let runs = |pid: &u32| {
+        let command = session.host.outsiders.get(pid);
+        command.is_some_and(|words| words.iter().any(|word| !word.is_empty()))
+    };
+    session
+        .outsiders
+        .iter()
+        .filter(|(_, (pid, _))| pid.as_ref().is_some_and(|pid| !runs(pid)))
+        .map(|(tid, _)| *tid)
+        .collect()
 }
 
 /// A first guess at how long a batch is in the making: the time between two stalls, for each producer.

@@ -408,6 +408,28 @@ fn apart(times: Vec<u64>) -> Vec<u64> {
     out
 }
 
+/// Drops those before which the thread has worked much less than usual: an exchange of one step that was waited for in parts.
+fn apart_by_work(facts: &Facts, tid: u32, times: Vec<u64>) -> Vec<u64> {
+    let own = own_times(facts, tid, &times);
+    let gaps = |own: &[u64]| -> Vec<u64> { own.windows(2).map(|pair| pair[1] - pair[0]).collect() };
+    let mut sorted = gaps(&own);
+    sorted.sort_unstable();
+    let usual = sorted.get(sorted.len() * 3 / 4).copied().unwrap_or(0);
+    let mut last = None;
+    times
+        .into_iter()
+        .zip(own)
+        .filter(|(_, own)| {
+            let worked = last.is_none_or(|last| own - last >= usual / 5);
+            if worked {
+                last = Some(*own);
+            }
+            worked
+        })
+        .map(|(at, _)| at)
+        .collect()
+}
+
 fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
     let (turns, within_ns) = scene.own_turns()?;
     let times: Vec<u64> = turns.iter().map(|(from, _)| *from).collect();
@@ -464,7 +486,8 @@ fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
 /// Ends of exchanges with other ranks.
 fn from_collectives(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     let times = collectives(facts, cast, scene.locks, walked);
-    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Collectives, apart(times), None))
+    let times = apart_by_work(facts, cast.step_tid, apart(times));
+    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Collectives, times, None))
 }
 
 #[cfg(test)]

@@ -353,22 +353,27 @@ fn thread_time(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) 
     }
 }
 
+/// A futex that was waited on no more often than this is one of many, such as that of a thread's end: what counts is whose they are.
+const PASSING: u64 = 2;
+
 /// A thread's longest waits, those that read alike put together.
 fn waits(session: &Session, thread: &Thread) -> Vec<WaitRow> {
-    type Alike = (WaitKind, i16, Option<String>, u8, u32);
+    type Alike = (WaitKind, i16, Option<String>, u8, u32, bool);
     let mut alike = BTreeMap::<Alike, WaitTotal>::new();
     for (id, total) in &thread.waits {
         let kind = wait_kind(id);
         if kind == WaitKind::None {
             continue;
         }
-        let key = (
-            kind,
-            id.nr,
-            object(session, id, kind),
-            id.waker.kind,
-            id.waker.tid,
-        );
+        let passing = kind == WaitKind::Futex && total.count <= PASSING;
+        let key = if passing {
+            let process = session.thread(id.waker.tid).map(|thread| thread.pid);
+            let waker = process.unwrap_or(id.waker.tid);
+            (kind, id.nr, None, id.waker.kind, waker, true)
+        } else {
+            let object = object(session, id, kind);
+            (kind, id.nr, object, id.waker.kind, id.waker.tid, false)
+        };
         let sum = alike.entry(key).or_default();
         sum.count += total.count;
         sum.wait_ns += total.wait_ns;
@@ -379,16 +384,21 @@ fn waits(session: &Session, thread: &Thread) -> Vec<WaitRow> {
     rows.sort_by(|a, b| b.1.wait_ns.cmp(&a.1.wait_ns).then_with(|| a.0.cmp(&b.0)));
     rows.truncate(WAITS_SHOWN);
     rows.into_iter()
-        .map(|((kind, nr, object, waker_kind, waker), total)| WaitRow {
-            kind: kind.name(),
-            syscall: syscall_name(nr),
-            object,
-            seconds: seconds(total.wait_ns),
-            runnable_s: seconds(total.runnable_ns),
-            count: total.count,
-            max_s: seconds(total.max_ns),
-            waker: describe_waker(session, waker_kind, waker),
-        })
+        .map(
+            |((kind, nr, object, waker_kind, waker, passing), total)| WaitRow {
+                kind: kind.name(),
+                syscall: syscall_name(nr),
+                object,
+                seconds: seconds(total.wait_ns),
+                runnable_s: seconds(total.runnable_ns),
+                count: total.count,
+                max_s: seconds(total.max_ns),
+                waker: Waker {
+                    tid: (!passing && waker != 0).then_some(waker),
+                    ..describe_waker(session, waker_kind, waker)
+                },
+            },
+        )
         .collect()
 }
 

@@ -9,6 +9,8 @@ use crate::analysis::{Kind, words};
 const BUSY: f64 = 0.85;
 /// The trainer waits for data at least this share of the time.
 const WAITS: f64 = 0.15;
+/// No more workers than so many times those that there are: what more of them would do was not seen.
+const MOST_TIMES: f64 = 4.0;
 
 pub(super) fn rule(look: &Look) -> Answer {
     let trainer = look.trainer;
@@ -72,7 +74,13 @@ pub(super) fn rule(look: &Look) -> Answer {
         return Answer::Clear;
     }
     let one = parallel.round() <= 1.0;
-    let more = (parallel + (free / cpu_each.max(0.02)).floor().max(1.0)).min(wanted.ceil());
+    let more = (parallel + (free / cpu_each.max(0.02)).floor().max(1.0))
+        .min(wanted.ceil())
+        .min(MOST_TIMES * parallel)
+        .max(parallel + 1.0)
+        .ceil();
+    let threads = trainer.cast.workers.is_empty();
+    let who = if threads { "loader thread" } else { "worker" };
     Answer::Found(Finding {
         kind: "too-few-workers",
         share: Some(waits),
@@ -86,16 +94,21 @@ pub(super) fn rule(look: &Look) -> Answer {
         summary: format!(
             "{} busy {} of the time and the trainer waits for {}; {free:.1} CPUs are free",
             if one {
-                "the only worker is".to_owned()
+                format!("the only {who} is")
             } else {
-                format!("the {parallel:.0} workers are")
+                format!("the {parallel:.0} {who}s are")
             },
             words::percent(busy),
             if one { "it" } else { "them" },
         ),
-        advice: format!(
-            "raise num_workers from {parallel:.0} to about {:.0} (about {wanted:.1} would keep up with the trainer)",
-            more.max(parallel + 1.0).ceil()
-        ),
+        advice: if threads {
+            format!(
+                "have about {more:.0} threads load instead of {parallel:.0}, or as many requests in flight (about {wanted:.1} would keep up with the trainer)"
+            )
+        } else {
+            format!(
+                "raise num_workers from {parallel:.0} to about {more:.0} (about {wanted:.1} would keep up with the trainer)"
+            )
+        },
     })
 }

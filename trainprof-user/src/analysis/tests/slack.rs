@@ -188,3 +188,39 @@ fn results_that_are_waited_for_one_by_one_are_one_step() {
     let steps = trainer(&tale, now).steps.expect("steps");
     assert!(steps.spans.len().abs_diff(59) <= 1, "{}", steps.spans.len());
 }
+
+#[test]
+fn an_exchange_that_is_waited_for_in_parts_is_one_step() {
+    // Steps of 40 ms: 12 of computing, and two waits for the other rank with next to no work between them.
+    let mut tale = Tale::default();
+    tale.process(50, 1).process(TRAINER, 50).process(OTHER, 50);
+    for step in 0..150 {
+        let begin = f64::from(step) * 40.0;
+        let other = By::Sender(OTHER);
+        for (from, to) in [(12.0, 28.0), (28.8, 39.9)] {
+            tale.wait(
+                TRAINER,
+                begin + from,
+                begin + to,
+                RECV,
+                On::Socket(4),
+                other,
+            );
+        }
+        let first = By::Sender(TRAINER);
+        tale.wait(OTHER, begin + 0.1, begin + 0.9, RECV, On::Socket(5), first);
+    }
+    let mut session = tale.session(6000.0);
+    session.start.as_mut().expect("a start").targets = vec![50];
+    let analysis = analyse(&session);
+    let all = analysis.others.iter().chain(&analysis.trainer);
+    let steps = all
+        .filter(|trainer| trainer.cast.trainer == TRAINER)
+        .find_map(|trainer| trainer.steps.as_ref())
+        .expect("steps");
+    assert!(
+        steps.spans.len().abs_diff(149) <= 1,
+        "{}",
+        steps.spans.len()
+    );
+}
