@@ -14,14 +14,14 @@ use super::{
 };
 use crate::{
     record::fact::TouchFact,
-    session::{MIN_STATE_BYTES, kind::WaitKind, roles::MIN_BYTES_PER_S},
+    session::{MIN_STATE_BYTES, Thread, kind::WaitKind, roles::MIN_BYTES_PER_S},
 };
 
 /// Time between two writes of one checkpoint at most, ns: what is written is made in between.
 const WRITES_APART_NS: u64 = 50_000_000;
-/// Between a write and the opening of the next file at most, ns: in more time something else is done.
+/// Time between a write and the opening of the next file at most, ns: in more something else is done.
 const FILES_APART_NS: u64 = 300_000;
-/// The same between two calls by which state is handed over.
+/// Time between two calls by which state is handed over at most, ns, and between taking memory and writing what was made in it.
 const HANDED_APART_NS: u64 = 5_000_000;
 /// A thread that writes a checkpoint for this share of its life is there for nothing else.
 const LIVES_FOR_IT: f64 = 0.5;
@@ -39,7 +39,7 @@ pub struct Checkpoints {
     pub own: Vec<(u64, u64)>,
     /// The same of the other threads of its process.
     others: BTreeMap<u32, Vec<(u64, u64)>>,
-    /// Bytes a process sends to others, most of which one that writes state hears.
+    /// Whether any of the former were handed to another process.
     hands_over: bool,
 }
 
@@ -49,19 +49,8 @@ impl Checkpoints {
         let others = threads
             .filter(|thread| thread.pid == cast.trainer && thread.key.tid != cast.step_tid)
             .filter(|thread| !cast.producers.contains(&thread.key.tid))
-            .map(|thread| (thread, written(facts, thread.key.tid)))
+            .map(|thread| (thread.key.tid, of_helper(facts, thread)))
             .filter(|(_, spans)| !spans.is_empty())
-            .map(|(thread, spans)| {
-                let until = thread.until.unwrap_or(facts.session.until);
-                let life = until.0.saturating_sub(thread.present_ns(until));
-                let whole = (life, until.0);
-                let written: u64 = spans.iter().map(|(from, to)| to - from).sum();
-                let lives_for_it = written as f64 >= LIVES_FOR_IT * (whole.1 - whole.0) as f64;
-                (
-                    thread.key.tid,
-                    if lives_for_it { vec![whole] } else { spans },
-                )
-            })
             .collect();
         let mut own = written(facts, cast.step_tid);
         let handed = handed_over(facts, cast.step_tid, helpers);
@@ -86,6 +75,19 @@ impl Checkpoints {
     /// Whether the step thread hands its state to another process.
     pub fn are_handed_over(&self) -> bool {
         self.hands_over
+    }
+}
+
+/// The checkpoints of a thread beside the step thread: all of its life where it is there for nothing else.
+fn of_helper(facts: &Facts, thread: &Thread) -> Vec<(u64, u64)> {
+    let spans = written(facts, thread.key.tid);
+    let until = thread.until.unwrap_or(facts.session.until);
+    let lived = thread.present_ns(until);
+    let wrote: u64 = spans.iter().map(|(from, to)| to - from).sum();
+    if wrote > 0 && wrote as f64 >= LIVES_FOR_IT * lived as f64 {
+        vec![(until.0.saturating_sub(lived), until.0)]
+    } else {
+        spans
     }
 }
 
@@ -178,13 +180,7 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
         }
     }
     marks.sort_by_key(|mark| (mark.from, mark.to));
-    let touches = facts.touches(tid);
-    let openings: Vec<u64> = touches
-        .iter()
-        .enumerate()
-        .filter(|(n, touch)| is_open(touch) && is_written(&touches[n + 1..], touch.object.id))
-        .map(|(_, touch)| touch.at.0)
-        .collect();
+    let openings = openings(facts, tid);
     let mut bursts: Vec<Burst> = Vec::new();
     // Until the next file is opened, something else is done.
     let mut between = Vec::new();
@@ -222,6 +218,17 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
             .collect(),
     );
     without(&whole, &union(between))
+}
+
+/// When a thread opened files that it wrote to next.
+fn openings(facts: &Facts, tid: u32) -> Vec<u64> {
+    let touches = facts.touches(tid);
+    touches
+        .iter()
+        .enumerate()
+        .filter(|(n, touch)| is_open(touch) && is_written(&touches[n + 1..], touch.object.id))
+        .map(|(_, touch)| touch.at.0)
+        .collect()
 }
 
 /// When a thread that began to write at `from` began to wait for the file to be opened: what it held before is cut off then, and

@@ -1,0 +1,71 @@
+//! Times of one step that lie close together: by the clock, and by what the step thread does between them.
+
+use super::{bursts::own_times, facts::Facts, phases::natural_break};
+
+/// Steps that show a pattern.
+const MIN_STEPS: usize = 5;
+/// Steps that take their batch in pieces do so much (0–1) of their work when they have all of them.
+pub(super) const MOST_OF_WORK: f64 = 0.7;
+/// The work after all pieces of a batch is plainly more than after one of them: so many times.
+const PLAIN_WORK: u64 = 8;
+
+/// Hand-overs of which several make a batch, such as results of a pool's tasks: the step thread goes on to work only when it has them all.
+/// Gives the first of each batch; `None` where it works after each.
+pub(super) fn after_work(facts: &Facts, tid: u32, times: &[u64]) -> Option<Vec<u64>> {
+    let own = own_times(facts, tid, times);
+    let worked: Vec<u64> = own
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]).max(1))
+        .collect();
+    let mut sorted = worked.clone();
+    sorted.sort_unstable();
+    let limit = natural_break(&sorted)?;
+    let short = sorted[sorted.partition_point(|ns| *ns <= limit) / 2];
+    let long: u64 = worked.iter().filter(|ns| **ns > limit).sum();
+    let all: u64 = worked.iter().sum();
+    let firsts: Vec<u64> = times
+        .iter()
+        .skip(1)
+        .zip(&worked)
+        .filter(|(_, worked)| **worked > limit)
+        .map(|(at, _)| *at)
+        .collect();
+    let plain = limit >= PLAIN_WORK * short && long as f64 >= MOST_OF_WORK * all as f64;
+    (plain && firsts.len() > MIN_STEPS).then_some(firsts)
+}
+
+/// Drops what comes much sooner than usual after the one before: several wakes of one step.
+pub(super) fn apart(times: Vec<u64>) -> Vec<u64> {
+    let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    gaps.sort_unstable();
+    let usual = gaps.get(gaps.len() * 3 / 4).copied().unwrap_or(0);
+    let mut out: Vec<u64> = Vec::with_capacity(times.len());
+    for at in times {
+        if out.last().is_none_or(|last| at - last >= usual / 5) {
+            out.push(at);
+        }
+    }
+    out
+}
+
+/// Drops those before which the thread has worked much less than usual: an exchange of one step that was waited for in parts.
+pub(super) fn apart_by_work(facts: &Facts, tid: u32, times: Vec<u64>) -> Vec<u64> {
+    let own = own_times(facts, tid, &times);
+    let gaps = |own: &[u64]| -> Vec<u64> { own.windows(2).map(|pair| pair[1] - pair[0]).collect() };
+    let mut sorted = gaps(&own);
+    sorted.sort_unstable();
+    let usual = sorted.get(sorted.len() * 3 / 4).copied().unwrap_or(0);
+    let mut last = None;
+    times
+        .into_iter()
+        .zip(own)
+        .filter(|(_, own)| {
+            let worked = last.is_none_or(|last| own - last >= usual / 5);
+            if worked {
+                last = Some(*own);
+            }
+            worked
+        })
+        .map(|(at, _)| at)
+        .collect()
+}

@@ -1,0 +1,93 @@
+//! CPUs: those that a job may use, and what its threads use of them.
+
+use std::collections::BTreeSet;
+
+use super::{facts::Facts, running::yielding};
+use crate::{env::host::cpu_list, session::Session};
+
+/// CPU time beside what was walked may make a job seem to use a little more than it may.
+const MORE_THAN_ALLOWED: f64 = 1.05;
+
+/// CPU time of these threads of the job in what can be walked, ns.
+pub fn cpu_ns(facts: &Facts, of: impl Fn(u32) -> bool) -> f64 {
+    facts
+        .session
+        .history
+        .segments()
+        .flat_map(|segment| &segment.residuals)
+        .filter(|(tid, _)| of(**tid))
+        .map(|(_, residual)| residual.run_ns as f64)
+        .sum()
+}
+
+/// CPU time that threads of the job, but for `without`, spent on giving the CPU up again and again in what can be walked, ns.
+pub fn spun_ns(facts: &Facts, without: &BTreeSet<u32>) -> f64 {
+    facts
+        .session
+        .history
+        .segments()
+        .flat_map(|segment| &segment.residuals)
+        .filter(|(tid, _)| !without.contains(tid))
+        .map(|(tid, residual)| residual.run_ns as f64 * yielding(facts.samples(*tid)))
+        .sum()
+}
+
+/// CPUs that the job may use: those of the host, or fewer by affinity, cpuset or quota.
+pub fn cpus(session: &Session, pinned: Option<f64>) -> f64 {
+    let host = host_cpus(session);
+    let cpusets = session
+        .processes
+        .values()
+        .filter_map(|process| {
+            let facts = process.seen.facts.as_ref()?;
+            cpu_list(facts.cgroup.as_ref()?.cpuset.as_deref()?)
+        })
+        .map(|cpus| cpus.len() as f64)
+        .fold(pinned.unwrap_or(host), f64::min);
+    session
+        .host
+        .quotas
+        .values()
+        .filter_map(|series| series.last())
+        .map(|quota| quota.quota_us as f64 / quota.period_us.max(1) as f64)
+        .fold(cpusets, f64::min)
+}
+
+/// CPUs that the job's processes may use together, when that is fewer than the host has. It is known of their first
+/// threads alone: `None` where the job used more than that.
+pub fn allowed_cpus(facts: &Facts) -> Option<f64> {
+    let session = facts.session;
+    let allowed: BTreeSet<u32> = session
+        .host
+        .allowed_cpus
+        .values()
+        .filter_map(|list| cpu_list(list))
+        .flatten()
+        .collect();
+    let count = allowed.len() as f64;
+    let used = cpu_ns(facts, |_| true) / (facts.walkable_ns() as f64).max(1.0);
+    (count > 0.0 && count < host_cpus(session) && used <= count * MORE_THAN_ALLOWED)
+        .then_some(count)
+}
+
+/// CPUs of the host.
+pub fn host_cpus(session: &Session) -> f64 {
+    session
+        .start
+        .as_ref()
+        .map_or(1.0, |start| f64::from(start.host.cpus_online.max(1)))
+}
+
+/// Threads outside the job of whose process no command is known.
+pub fn kernel_threads(session: &Session) -> BTreeSet<u32> {
+    let runs = |pid: &u32| {
+        let command = session.host.outsiders.get(pid);
+        command.is_some_and(|words| words.iter().any(|word| !word.is_empty()))
+    };
+    session
+        .outsiders
+        .iter()
+        .filter(|(_, (pid, _))| pid.as_ref().is_some_and(|pid| !runs(pid)))
+        .map(|(tid, _)| *tid)
+        .collect()
+}

@@ -1,0 +1,209 @@
+//! Everything that was found out about one trainer, and how much faster it could be without a cause.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    bound::{self, Terms},
+    cast::Cast,
+    causes::Share,
+    demand::Demand,
+    epochs::Epochs,
+    idle::IdleBlame,
+    kind::Kind,
+    spans,
+    steps::Steps,
+    walk::{Walked, What},
+};
+
+/// Everything that was found out about one trainer.
+pub struct Trainer {
+    pub cast: Cast,
+    pub walked: Walked,
+    pub shares: Vec<Share>,
+    /// By leaf: causes and their shares (0–1).
+    pub kinds_of_leaf: Vec<Vec<(Kind, f64)>>,
+    pub steps: Option<Steps>,
+    pub epochs: Option<Epochs>,
+    pub demand: Demand,
+    pub terms: Terms,
+    pub idle: IdleBlame,
+    pub gpu_calls: bool,
+    /// It only brings together what other ranks computed.
+    pub coordinates: bool,
+    /// Share of the step thread's time inside synchronising calls.
+    pub synchronising: f64,
+    /// Walked time, ns.
+    pub wall: f64,
+    /// Sum of its stalls, ns.
+    pub stalled: f64,
+    pub checkpoints: Vec<(u64, u64)>,
+    /// Stretches in which the step thread, having no producers, made batches itself.
+    pub own_batches: Vec<(u64, u64)>,
+    /// That it did so is known only from what these stretches alternate with.
+    pub own_batches_guessed: bool,
+    /// Threads outside the job that run no program.
+    pub(super) kernel_threads: BTreeSet<u32>,
+    /// Stretches in which the step thread, having producers, took a batch in and asked for the next one.
+    pub taking_in: Vec<(u64, u64)>,
+}
+
+impl Trainer {
+    /// Nanoseconds of one cause.
+    pub fn ns(&self, kind: Kind) -> f64 {
+        self.shares
+            .iter()
+            .filter(|share| share.kind == kind)
+            .map(|share| share.ns)
+            .sum()
+    }
+
+    /// Nanoseconds by cause.
+    pub fn by_kind(&self) -> BTreeMap<Kind, f64> {
+        let mut out = BTreeMap::new();
+        for share in &self.shares {
+            *out.entry(share.kind).or_default() += share.ns;
+        }
+        out
+    }
+
+    /// Share (0–1) of the time in which it did not wait for other ranks.
+    pub(super) fn own_share(&self) -> f64 {
+        1.0 - self.ns(Kind::Communication) / self.wall.max(1.0)
+    }
+
+    /// The rank that it waits for most.
+    pub(super) fn waits_for(&self) -> Option<u32> {
+        let mut by_rank = BTreeMap::<u32, f64>::new();
+        for share in &self.shares {
+            if share.kind == Kind::Communication && share.detail.rank != 0 {
+                *by_rank.entry(share.detail.rank).or_default() += share.ns;
+            }
+        }
+        by_rank
+            .into_iter()
+            .max_by(|a, b| a.1.total_cmp(&b.1))
+            .map(|(rank, _)| rank)
+    }
+
+    /// The factor by which the job could be faster without a cause, at most.
+    pub fn bound(&self, kind: Kind) -> f64 {
+        let part = |share: &Share| self.part_of_cause(kind, share);
+        let sum = |in_stall: bool| -> f64 {
+            self.shares
+                .iter()
+                .filter(|share| share.in_stall == in_stall)
+                .map(|share| share.ns * part(share))
+                .sum()
+        };
+        let own = |what: fn(&What) -> bool| -> f64 {
+            self.shares
+                .iter()
+                .filter(|share| !share.in_stall)
+                .filter(|share| what(&self.walked.leaves[share.leaf as usize].0.what))
+                .map(|share| share.ns * part(share))
+                .sum()
+        };
+        let own_cpu = own(|what| matches!(what, What::Run { .. }));
+        // Strangers' work and the quota stay, whatever else of the job's own goes. Threads of the kernel may work for the job.
+        let stays = |share: &Share| match share.kind {
+            _ if share.kind == kind => false,
+            Kind::CpuContention => !self.kernel_threads.contains(&share.detail.outsider),
+            Kind::CpuThrottled => true,
+            _ => false,
+        };
+        let own_crowded: f64 = self
+            .shares
+            .iter()
+            .filter(|share| !share.in_stall && !stays(share))
+            .filter(|share| {
+                let (way, _) = &self.walked.leaves[share.leaf as usize];
+                matches!(way.what, What::Runnable { .. })
+            })
+            .map(|share| share.ns)
+            .sum();
+        let mut demand = self.demand.clone();
+        if kind == Kind::InputCpu {
+            demand.count_as(Kind::AllocationChurn, kind);
+        }
+        let beside = match kind {
+            Kind::InputCpu => self.beside_taking_in(),
+            _ => Beside::default(),
+        };
+        let producers_cpu = demand.run_by_kind.get(&kind).copied().unwrap_or(0.0);
+        let terms = Terms {
+            own_crowded,
+            own_of_cause: sum(false) + beside.own,
+            own_crowded_by_cause: own(|what| matches!(what, What::Runnable { .. }))
+                + beside.crowded,
+            stall_of_cause: sum(true) + beside.stalled,
+            cpu_of_cause: own_cpu + producers_cpu,
+            ..self.terms.clone()
+        };
+        bound::bound(kind, &terms, &demand)
+    }
+
+    /// How much (0–1) of a share goes when the cause `kind` does: what is allocated to make batches, and workers that are made for it,
+    /// go with the work on them.
+    fn part_of_cause(&self, kind: Kind, share: &Share) -> f64 {
+        if share.kind == kind {
+            return 1.0;
+        }
+        match share.kind {
+            Kind::WorkerStart if kind == Kind::InputCpu => 1.0,
+            Kind::AllocationChurn if kind == Kind::InputCpu => {
+                let (way, spent) = &self.walked.leaves[share.leaf as usize];
+                if share.in_stall || self.cast.producers.contains(&way.what.tid()) {
+                    1.0
+                } else {
+                    spans::share_inside(&spent.windows, &self.own_batches)
+                }
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// What other causes took while the step thread took batches in: what it waits for then goes with that work.
+    fn beside_taking_in(&self) -> Beside {
+        let mut out = Beside::default();
+        if self.taking_in.is_empty() {
+            return out;
+        }
+        let leaves = self.walked.leaves.len();
+        let (mut input, mut stalled) = (vec![0.0; leaves], vec![false; leaves]);
+        for share in &self.shares {
+            let leaf = share.leaf as usize;
+            stalled[leaf] = share.in_stall;
+            if share.kind == Kind::InputCpu {
+                input[leaf] += share.of_leaf;
+            }
+        }
+        for piece in &self.walked.pieces {
+            let leaf = piece.leaf as usize;
+            let (way, _) = &self.walked.leaves[leaf];
+            let own = way.hops.is_empty();
+            if own && matches!(way.what, What::Run { .. }) {
+                // Its own running then is all told as input.
+                continue;
+            }
+            let inside = spans::share_inside(&[(piece.from, piece.to)], &self.taking_in);
+            let ns = piece.ns * inside * (1.0 - input[leaf]);
+            if stalled[leaf] {
+                out.stalled += ns;
+            } else {
+                out.own += ns;
+                if matches!(way.what, What::Runnable { .. }) {
+                    out.crowded += ns;
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Nanoseconds of the step thread's time: its own, of that wanting a CPU, and in stalls.
+#[derive(Clone, Copy, Default)]
+struct Beside {
+    own: f64,
+    crowded: f64,
+    stalled: f64,
+}
