@@ -1,9 +1,7 @@
 //! Times of one step that lie close together: by the clock, and by what the step thread does between them.
 
-use super::{bursts::own_times, facts::Facts, phases::natural_break};
+use super::{bursts::own_times, clock::MIN_STEPS, facts::Facts, phases::natural_break};
 
-/// Steps that show a pattern.
-const MIN_STEPS: usize = 5;
 /// Steps that take their batch in pieces do so much (0–1) of their work when they have all of them.
 pub(super) const MOST_OF_WORK: f64 = 0.7;
 /// The work after all pieces of a batch is plainly more than after one of them: so many times.

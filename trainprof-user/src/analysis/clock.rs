@@ -2,6 +2,9 @@
 
 use super::facts::Facts;
 
+/// Steps that make a clock.
+pub(super) const MIN_STEPS: usize = 5;
+
 /// Ends of steps that samples tell may be off by so much more in the mean square than the distance of the samples says.
 const MOST_ERRORS: f64 = 2.0;
 

@@ -11,7 +11,7 @@ use super::{
     bursts::bursts,
     cast::Cast,
     causes::Scene,
-    clock::build,
+    clock::{MIN_STEPS, build},
     collectives::collectives,
     facts::Facts,
     locks::lock_of,
@@ -31,8 +31,6 @@ use crate::{
     session::kind::WaitKind,
 };
 
-/// Steps that make a clock.
-const MIN_STEPS: usize = 5;
 /// Loaders whose usual steps differ by this factor serve different phases: training and evaluation.
 const OTHER_PHASE: f64 = 1.4;
 /// An evaluation follows each of so many epochs at least.

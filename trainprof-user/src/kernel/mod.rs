@@ -60,10 +60,10 @@ const CONTROL_FOLLOWED: usize = 7;
 const CONTROL_MOST_PASSED: usize = 8;
 /// How many there are.
 const CONTROL_WORDS: usize = 9;
-/// The globals of the probes that are written while they run, each a section of its own.
 /// By how many calls of our own it is measured what a call that is not counted costs, and how often: about a millisecond in all.
 const IGNORED_CALLS: u64 = 250;
 const IGNORED_TURNS: u32 = 10;
+/// The globals of the probes that are written while they run, each a section of its own.
 const CONTROL: &str = ".bss.control";
 const TOUCHES: &str = ".bss.touched";
 

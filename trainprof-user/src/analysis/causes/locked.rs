@@ -18,15 +18,9 @@ use crate::{
 use trainprof_common::thread::WakerKind;
 
 impl Scene<'_> {
-    /// A lock that others than the step thread's own helpers contend for. Where who has it waits for what somebody else hands over, as
-    /// the reader of an empty queue does, the lock is not what is waited for.
+    /// A lock that others than the step thread's own helpers contend for.
     pub(super) fn lock_on_way(&self, leaf: &Leaf) -> Option<LockId> {
-        let handed = leaf
-            .hops
-            .iter()
-            .rposition(|hop| hop.how == HopKind::HandOver)
-            .map_or(0, |at| at + 1);
-        leaf.hops[handed..].iter().find_map(|hop| match hop.how {
+        leaf.hops.iter().find_map(|hop| match hop.how {
             HopKind::Lock(id) if self.counts(id) => Some(id),
             _ => None,
         })
