@@ -143,14 +143,21 @@ fn kinds_are_told() {
     }
 }
 
+/// What a process has mapped is looked at so soon, milliseconds. Looks are as far apart as they take long: on a CPU in software that is
+/// longer.
+fn looked_at_within_ms() -> u32 {
+    if in_vm() { 10_000 } else { 2_500 }
+}
+
 #[test]
 fn a_library_that_comes_late_is_found() {
     let Some(_turn) = root_test("a_library_that_comes_late_is_found") else {
         return;
     };
-    // Loaded half a second after the watch began; the first call comes 2.5 s later.
+    // Loaded half a second after the watch began; the first call comes later.
     let library = "libcudart.so.12";
-    let mut workload = start(library, "-s 20 -l 500 -w 2500", &[]);
+    let late = format!("-s 20 -l 500 -w {}", looked_at_within_ms());
+    let mut workload = start(library, &late, &[]);
     let watch = watch(workload.pid(), &[]);
     workload.go();
     workload.wait_done();
@@ -171,9 +178,10 @@ fn a_forked_process_that_loads_it_itself_is_watched() {
     // The shell becomes a process that was forked after the watch began.
     let mut command = std::process::Command::new("sh");
     command.arg("-c").arg(format!(
-        "{} - {} -s 20 -l 300 -w 2500; true",
+        "{} - {} -s 20 -l 300 -w {}; true",
         fake("gpu_loop").display(),
-        fake(library).display()
+        fake(library).display(),
+        looked_at_within_ms()
     ));
     let mut workload = Workload::spawn(command);
     let watch = watch(workload.pid(), &[]);

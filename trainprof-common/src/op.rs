@@ -46,6 +46,26 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether operations of this number are counted at the end of system calls.
+    pub const fn is_call(number: u8) -> bool {
+        const ELSEWHERE: [Op; 6] = [
+            Op::None,
+            Op::Fault,
+            Op::Fill,
+            Op::UringRead,
+            Op::UringWrite,
+            Op::FaultFill,
+        ];
+        let mut n = 0;
+        while n < ELSEWHERE.len() {
+            if ELSEWHERE[n].number() == number {
+                return false;
+            }
+            n += 1;
+        }
+        true
+    }
+
     /// Its number in the wire format.
     pub const fn number(self) -> u8 {
         self as u8

@@ -29,7 +29,8 @@ pub struct CachedFd {
     pub inode: u64,
     pub object: Object,
     pub fd: u32,
-    /// 1: `fd` cannot have changed unseen since, as long as nobody else uses the table of descriptors.
+    /// Not 0: `fd` cannot have changed unseen since, as long as nobody else uses the table of descriptors and calls are
+    /// counted since the stretch of this number.
     pub trusted: u32,
 }
 crate::wire!(CachedFd, 48);

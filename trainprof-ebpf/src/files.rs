@@ -17,7 +17,7 @@ use crate::{
     emit, fileset,
     follow::calling,
     kernel::{current_task, member, offset, syscall_arg, syscall_nr},
-    maps::{BREAKS, Control, YIELDS, control, syscall},
+    maps::{BREAKS, Break, Control, YIELDS, control, syscall, touched},
     object, touch,
 };
 
@@ -145,7 +145,11 @@ fn program_break(task: *const c_void) -> u64 {
 /// Notes the end of the heap of a process that begins, or executes another program.
 #[inline(always)]
 pub fn note_break(task: *const c_void, tgid: u32) {
-    let _ = BREAKS.insert(&tgid, &program_break(task), 0);
+    let known = Break {
+        at: program_break(task),
+        calls: control(Control::CALLS),
+    };
+    let _ = BREAKS.insert(&tgid, &known, 0);
 }
 
 /// A process has ended.
@@ -158,22 +162,43 @@ pub fn forget_break(tgid: u32) {
 /// the last one left it.
 #[inline(always)]
 fn break_moved(tgid: u32, before: u64, result: u64) -> u64 {
+    let calls = control(Control::CALLS);
     // SAFETY: copied out at once.
-    let known = unsafe { BREAKS.get(&tgid) }.copied().unwrap_or(0);
-    if known != result {
-        let _ = BREAKS.insert(&tgid, &result, 0);
+    let known = unsafe { BREAKS.get(&tgid) }
+        .copied()
+        .unwrap_or(Break { at: 0, calls });
+    if known.at != result || known.calls != calls {
+        let _ = BREAKS.insert(&tgid, &Break { at: result, calls }, 0);
     }
-    let before = if before != 0 { before } else { known };
-    if before == 0 {
+    if before != 0 {
+        return result.abs_diff(before);
+    }
+    if known.calls != calls {
+        // It moved while nobody counted, nobody knows how far.
+        return 0;
+    }
+    if known.at == 0 {
         emit::lost(Loss::UnmatchedExit);
         return 0;
     }
-    result.abs_diff(before)
+    result.abs_diff(known.at)
+}
+
+/// Whether what is known of a call's beginning is of this stretch of counting: after a time in which ends were not seen it may
+/// be of a call that ended long ago.
+#[inline(always)]
+pub fn begun(state: &ThreadState) -> bool {
+    let calls = control(Control::CALLS);
+    state.op_enter != 0 && calls != 0 && u64::from(state.entry_stretch) >= calls
 }
 
 /// `sys_exit(regs, ret)`.
 #[btf_tracepoint]
 pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
+    let all = control(Control::CALLS) != 0;
+    if !all && control(Control::TOUCHED_CALLS) == 0 {
+        return 0;
+    }
     let regs: *const c_void = ctx.arg(0);
     let result: i64 = ctx.arg(1);
     // SAFETY: a typed argument.
@@ -192,6 +217,9 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
     let state = unsafe { &mut *state };
+    if !all && !touched(state.tgid) {
+        return 0;
+    }
     account::pace();
     if info.op == 0 {
         // SAFETY: a typed argument.
@@ -199,7 +227,7 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
         return 0;
     }
     let entered = state.op_enter;
-    let matched = entered != 0 && u64::from(state.op_nr) == nr as u64;
+    let matched = begun(state) && u64::from(state.op_nr) == nr as u64;
     state.op_enter = 0;
     let mut done = Done {
         tid,

@@ -195,9 +195,17 @@ pub static PACE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static YIELDS: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
-/// End of each process's heap after its last brk(2), by process id.
+/// End of a process's heap after its last brk(2), and [`Control::CALLS`] of then.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Break {
+    pub at: u64,
+    pub calls: u64,
+}
+
+/// By process id.
 #[map]
-pub static BREAKS: HashMap<u32, u64> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+pub static BREAKS: HashMap<u32, Break> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
 
 /// Lost facts by [`Loss`].
 #[map]
@@ -280,8 +288,13 @@ impl Control {
     pub const FOLLOWED: usize = 7;
     /// So many like calls in a row may go unlooked at, where calls are many: see [`crate::touch`].
     pub const MOST_PASSED: usize = 8;
+    /// Number of the first of the [`Control::ENTRIES`] stretches since calls are counted; 0: they are not. What was known of a
+    /// thread's calls and descriptors before that is out of date.
+    pub const CALLS: usize = 9;
+    /// Not 0: calls of [`touched`] processes are counted even when those of others are not.
+    pub const TOUCHED_CALLS: usize = 10;
     /// How many there are.
-    pub const WORDS: usize = 9;
+    pub const WORDS: usize = 11;
 }
 
 /// When the probes last changed [`THREADS`], ns: what was known before is out of date.

@@ -12,7 +12,7 @@ use trainprof_common::{
 use crate::{
     fileset,
     kernel::{copy_block, current_task, fact, in_block, member, offset, peek},
-    maps::{Blocks, SCRATCH_BLOCK, SCRATCH_OBJECT},
+    maps::{Blocks, Control, SCRATCH_BLOCK, SCRATCH_OBJECT, control},
 };
 
 /// Kinds of inodes (inode(7)).
@@ -51,13 +51,14 @@ fn alone(files: *const c_void) -> u32 {
     u32::from(unsafe { member::<u32>(files, offset!(files_count)) } == 1)
 }
 
-/// Whether a new entry of the cache may be trusted. `alone`: what that says.
+/// Until when a new entry of the cache may be trusted: while [`Control::CALLS`] is this number; 0: not at all. `alone`: what
+/// that says.
 #[inline(always)]
 fn may_trust(state: &ThreadState, alone: u32) -> u32 {
     if state.flags & USES_RING != 0 {
         0
     } else {
-        alone
+        alone * control(Control::CALLS) as u32
     }
 }
 
@@ -131,7 +132,8 @@ unsafe fn near_file(files: *const c_void, fd: u64) -> *const c_void {
 #[inline(always)]
 fn trusted(state: &ThreadState, fd: u64) -> Option<Object> {
     let slot = &state.fds[fd as usize & (FD_CACHE - 1)];
-    (slot.trusted != 0 && slot.fd == fd as u32).then_some(slot.object)
+    let trusted = slot.trusted != 0 && u64::from(slot.trusted) == control(Control::CALLS);
+    (trusted && slot.fd == fd as u32).then_some(slot.object)
 }
 
 /// What a descriptor of the current task refers to; class `Unknown` when it refers to nothing.

@@ -191,7 +191,7 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void, why: u32) {
         return;
     };
     let info = &info;
-    if state.op_enter != 0 && u64::from(state.op_nr) == nr as u64 && state.op_object.class != 0 {
+    if files::begun(state) && u64::from(state.op_nr) == nr as u64 && state.op_object.class != 0 {
         state.object = state.op_object;
         return;
     }

@@ -373,7 +373,7 @@ fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
     steps.within_ns = within_ns;
     // Files that a program reads when it starts are no batches.
     let covered: u64 = steps.spans.iter().map(|(from, to)| to - from).sum();
-    (covered as f64 >= ALL_THROUGH * facts.walkable_ns() as f64).then_some(steps)
+    (covered as f64 >= ALL_THROUGH * facts.counted_ns() as f64).then_some(steps)
 }
 
 /// Calls that the step thread makes at even intervals, where nothing better is there: less sure than the others.

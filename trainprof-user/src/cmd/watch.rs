@@ -158,6 +158,7 @@ pub async fn until_done(
                         interval(live, output).await?;
                     }
                     1 if counts(tick / DRAINS_PER_INTERVAL) => count(live, switch.as_mut()).await,
+                    _ if live.has_something_to_count() => count(live, switch.as_mut()).await,
                     _ => {}
                 }
             }

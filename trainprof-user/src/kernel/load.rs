@@ -16,13 +16,14 @@ use aya::{
 use trainprof_common::{Wire, arch, op::SyscallInfo, touch::TOUCHED};
 
 use super::{
-    CONTROL, CONTROL_ENTRIES, CONTROL_EVENT_MIN_NS, CONTROL_FAULTS_IN_WINDOW, CONTROL_TOUCH_GAP_NS,
-    CONTROL_TOUCH_SPACING_NS, CONTROL_WORDS, Half, KernelError, Limits, Probes, Skipped, TOUCHES,
+    CONTROL, CONTROL_CALLS, CONTROL_ENTRIES, CONTROL_EVENT_MIN_NS, CONTROL_FAULTS_IN_WINDOW,
+    CONTROL_TOUCH_GAP_NS, CONTROL_TOUCH_SPACING_NS, CONTROL_WORDS, Counted, Half, KernelError,
+    Limits, Probes, Skipped, TOUCHES,
     alloc::AllocProbes,
     btf::{self, KernelTypes},
     calls::{self, CallProbes},
     map_error,
-    plan::{CATALOGUE, Decision, ENTRIES, decide, tracepoints},
+    plan::{CATALOGUE, Decision, ENDS, ENTRIES, decide, tracepoints},
     runs::Runs,
     sampling,
     threads::{self, Threads},
@@ -72,6 +73,7 @@ impl Probes {
         let mut control = [0; CONTROL_WORDS];
         for (word, value) in [
             (CONTROL_ENTRIES, 1),
+            (CONTROL_CALLS, 1),
             (CONTROL_EVENT_MIN_NS, limits.event_min_ns),
             (CONTROL_TOUCH_GAP_NS, limits.touch_gap_ns),
             (CONTROL_TOUCH_SPACING_NS, limits.touch_spacing_ns),
@@ -82,7 +84,7 @@ impl Probes {
         Array::<_, [u64; CONTROL_WORDS]>::try_from(map_mut(&mut ebpf, CONTROL)?)
             .and_then(|mut map| map.set(0, control, 0))
             .map_err(map_error(CONTROL))?;
-        let (mut attached, entries) = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
+        let (mut attached, [ends, entries]) = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
         let sampling_hz = sampling::attach(&mut ebpf, limits.seed)
             .map_err(|missing| skipped.push(missing))
             .ok();
@@ -152,6 +154,8 @@ impl Probes {
             yields: PerCpuArray::try_from(take(&mut ebpf, "YIELDS")?)
                 .map_err(map_error("YIELDS"))?,
             entries: Some(entries),
+            ends: Some(ends),
+            counted: Counted::All,
             stretch: 1,
             ebpf,
             epoch: 0,
@@ -211,7 +215,7 @@ fn attach_all(
     btf: &Btf,
     types: &KernelTypes,
     skipped: &mut Vec<Skipped>,
-) -> Result<(Vec<&'static str>, BtfTracePointLinkId), KernelError> {
+) -> Result<(Vec<&'static str>, [BtfTracePointLinkId; 2]), KernelError> {
     let decided = |probe| decide(probe, |name| types.has_tracepoint(name), &types.offsets);
     let mut loaded = load_all(ebpf, btf, |program| {
         let probe = CATALOGUE.iter().find(|probe| probe.program == program)?;
@@ -221,15 +225,17 @@ fn attach_all(
         }
     });
     let mut attached = Vec::new();
-    let mut entries = None;
+    let (mut ends, mut entries) = (None, None);
     for probe in CATALOGUE {
         let reason = match decided(probe) {
             Decision::Attach(tracepoint) => {
                 let loaded = loaded.remove(probe.program).unwrap_or(Ok(()));
                 match attach_one(ebpf, loaded, probe.program, tracepoint) {
                     Ok(link) => {
-                        if probe.program == ENTRIES {
-                            entries = Some(link);
+                        match probe.program {
+                            ENDS => ends = Some(link),
+                            ENTRIES => entries = Some(link),
+                            _ => {}
                         }
                         attached.push(probe.program);
                         continue;
@@ -257,8 +263,9 @@ fn attach_all(
             reason,
         });
     }
+    let ends = ends.ok_or(KernelError::NoMap(ENDS))?;
     let entries = entries.ok_or(KernelError::NoMap(ENTRIES))?;
-    Ok((attached, entries))
+    Ok((attached, [ends, entries]))
 }
 
 /// Threads that hand programs to the kernel.

@@ -7,6 +7,7 @@ pub mod aside;
 pub mod btf;
 mod calls;
 mod load;
+mod on_off;
 pub mod plan;
 mod runs;
 pub mod sampling;
@@ -25,7 +26,7 @@ use std::{
 use aya::{
     Ebpf,
     maps::{Array, MapData, PerCpuArray, RingBuf},
-    programs::{BtfTracePoint, ProgramError, tp_btf::BtfTracePointLinkId},
+    programs::{ProgramError, tp_btf::BtfTracePointLinkId},
 };
 use trainprof_common::{
     cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
@@ -40,6 +41,7 @@ use trainprof_common::{
 pub use self::{
     alloc::AllocProbes,
     calls::{CallProbes, Notice},
+    on_off::Counted,
     stats::StatsSwitch,
 };
 use self::{runs::Runs, threads::Threads, wire::Table};
@@ -58,8 +60,10 @@ const CONTROL_FAULTS_IN_WINDOW: usize = 5;
 const CONTROL_NO_SAMPLES: usize = 6;
 const CONTROL_FOLLOWED: usize = 7;
 const CONTROL_MOST_PASSED: usize = 8;
+const CONTROL_CALLS: usize = 9;
+const CONTROL_TOUCHED_CALLS: usize = 10;
 /// How many there are.
-const CONTROL_WORDS: usize = 9;
+const CONTROL_WORDS: usize = 11;
 /// By how many calls of our own it is measured what a call that is not counted costs, and how often: about a millisecond in all.
 const IGNORED_CALLS: u64 = 250;
 const IGNORED_TURNS: u32 = 10;
@@ -162,6 +166,8 @@ pub struct RunStats {
     /// Of these, at ends and at beginnings of system calls.
     pub ends: u64,
     pub beginnings: u64,
+    /// Of `ns`, at these.
+    pub calls_ns: u64,
     /// Calls of all processes by which a thread gave up the CPU, having nothing to do.
     pub yields: u64,
 }
@@ -200,9 +206,11 @@ pub struct Probes {
     losses: PerCpuArray<MapData, u64>,
     pace: PerCpuArray<MapData, u64>,
     yields: PerCpuArray<MapData, u64>,
-    /// What holds the probe of beginnings of calls in place; `None`: it is off.
+    /// What holds the probes of beginnings and of ends of calls in place; `None`: it is off.
     entries: Option<BtfTracePointLinkId>,
-    /// Number of the last stretch of time in which beginnings of calls were shown.
+    ends: Option<BtfTracePointLinkId>,
+    counted: Counted,
+    /// Number of the last stretch of time in which beginnings of calls were shown, or calls counted.
     stretch: u32,
     ring: RingBuf<MapData>,
     epoch: usize,
@@ -282,30 +290,6 @@ impl Probes {
     /// Lets so many like calls in a row go unlooked at for notes of single calls, where calls are many.
     pub fn set_most_passed(&mut self, calls: u64) -> Result<(), KernelError> {
         self.set_control(CONTROL_MOST_PASSED, calls)
-    }
-
-    /// Has the beginnings of system calls shown or not. Every call is counted at its end either way; only those
-    /// whose beginning was shown have a length in time.
-    pub fn show_entries(&mut self, shown: bool) -> Result<(), KernelError> {
-        if shown == self.entries.is_some() {
-            return Ok(());
-        }
-        let refused = |source| KernelError::Refused {
-            program: plan::ENTRIES,
-            tracepoint: plan::ENTRIES,
-            source: Box::new(source),
-        };
-        if let Some(link) = self.entries.take() {
-            // First of all nothing is expected to have had a beginning.
-            self.set_control(CONTROL_ENTRIES, 0)?;
-            return entries_program(&mut self.ebpf)?
-                .detach(link)
-                .map_err(refused);
-        }
-        let link = entries_program(&mut self.ebpf)?.attach().map_err(refused)?;
-        self.entries = Some(link);
-        self.stretch = self.stretch.wrapping_add(1).max(1);
-        self.set_control(CONTROL_ENTRIES, u64::from(self.stretch))
     }
 
     /// Takes no clock samples any more.
@@ -391,13 +375,15 @@ impl Probes {
                 .program(name)
                 .and_then(|program| program.info().ok());
             if let Some(info) = info {
-                sum.ns += info.run_time().as_nanos() as u64;
-                sum.runs += info.run_count();
+                let (ns, runs) = (info.run_time().as_nanos() as u64, info.run_count());
+                sum.ns += ns;
+                sum.runs += runs;
                 match *name {
-                    plan::ENDS => sum.ends = info.run_count(),
-                    plan::ENTRIES => sum.beginnings = info.run_count(),
-                    _ => {}
+                    plan::ENDS => sum.ends = runs,
+                    plan::ENTRIES => sum.beginnings = runs,
+                    _ => continue,
                 }
+                sum.calls_ns += ns;
             }
         }
         sum.yields = self
@@ -427,12 +413,6 @@ impl Probes {
             .filter_map(|_| turn())
             .min_by(f64::total_cmp)
     }
-}
-
-fn entries_program(ebpf: &mut Ebpf) -> Result<&mut BtfTracePoint, KernelError> {
-    ebpf.program_mut(plan::ENTRIES)
-        .and_then(|program| program.try_into().ok())
-        .ok_or(KernelError::NoMap(plan::ENTRIES))
 }
 
 /// Where the flag of a process lies that says whether its calls are noted one by one.

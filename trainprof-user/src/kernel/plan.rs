@@ -208,7 +208,7 @@ pub const CATALOGUE: &[Probe] = &[
     ),
 ];
 
-/// The program that counts system calls at their ends.
+/// The program that counts system calls at their ends, which [`super::Probes::count_calls`] takes off and puts back.
 pub const ENDS: &str = "sys_exit";
 
 /// The program that shows beginnings of system calls, which [`super::Probes::show_entries`] takes off and puts back.

@@ -141,3 +141,6 @@ pub struct GovernorFact {
     /// What is left out for now, in the order in which it was given up.
     pub shed: Vec<String>,
 }
+
+/// Of [`GovernorFact::shed`]: system calls are counted in turns, see [`super::fact::CallsHidden`].
+pub const SHED_CALLS: &str = "calls";

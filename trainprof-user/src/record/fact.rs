@@ -126,6 +126,21 @@ pub enum Record {
     PyRuntime(PyRuntimeFact),
     /// Before the [`CostSample`] that it belongs to.
     SpinCost(SpinCost),
+    /// Before the [`Interval`] that it lies in.
+    CallsHidden(CallsHidden),
+}
+
+/// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor
+/// were they noted one by one. Waits in them were seen as ever.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallsHidden {
+    pub from: KtimeNs,
+    pub to: KtimeNs,
+    /// Processes whose calls were counted nevertheless.
+    pub counted: Vec<u32>,
+    /// What counting all calls takes of the job's CPU time, as a part of what is left: by so much the job is slower, and its calls are
+    /// fewer, while they are counted.
+    pub slowed: f64,
 }
 
 /// The beginning of a watch.

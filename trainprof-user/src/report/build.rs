@@ -19,7 +19,7 @@ use crate::{
         Analysis, analyse,
         walk::{Leaf, What},
     },
-    record::fact::StopReason,
+    record::{alloc::SHED_CALLS, fact::StopReason},
     session::{
         Process, Session, Thread, WaitId, WaitTotal,
         kind::{WaitKind, syscall_name, wait_kind},
@@ -199,6 +199,7 @@ fn coverage(session: &Session) -> Coverage {
         events: session.facts,
         lost: lost_by_reason.values().sum(),
         lost_by_reason,
+        calls_counted_share: calls_counted(session),
         missing: session
             .missing
             .iter()
@@ -435,6 +436,12 @@ fn describe_waker(session: &Session, kind: u8, tid: u32) -> Waker {
     }
 }
 
+/// Part (0–1) of the watch in which all system calls were counted.
+fn calls_counted(session: &Session) -> f64 {
+    let uncounted = session.uncounted.seconds();
+    1.0 - uncounted / session.duration_s().max(uncounted).max(f64::MIN_POSITIVE)
+}
+
 /// What was left out to keep the cost down.
 fn shed(session: &Session) -> Vec<String> {
     let untimed = session.calls_untimed_s();
@@ -452,8 +459,15 @@ fn shed(session: &Session) -> Vec<String> {
                 .alloc
                 .governor
                 .iter()
-                .flat_map(|governor| governor.shed.clone()),
+                .flat_map(|governor| governor.shed.clone())
+                .filter(|shed| shed != SHED_CALLS),
         )
+        .chain((session.uncounted.seconds() > 0.0).then(|| {
+            format!(
+                "calls: counted {:.0} % of the time, so that numbers of files, calls and bytes are estimates",
+                calls_counted(session) * 100.0
+            )
+        }))
         .collect()
 }
 

@@ -155,6 +155,8 @@ pub struct Coverage {
     pub lost: u64,
     /// Names of [`trainprof_common::loss::Loss`], and `undecodable`.
     pub lost_by_reason: BTreeMap<&'static str, u64>,
+    /// Part (0–1) of the watch in which all system calls were counted. Below 1 numbers of files, calls and bytes are estimates.
+    pub calls_counted_share: f64,
     pub missing: Vec<Missing>,
 }
 

@@ -13,6 +13,7 @@ pub mod memory;
 pub mod python;
 pub mod roles;
 mod threads;
+mod uncounted;
 mod untimed;
 
 use std::collections::BTreeMap;
@@ -25,8 +26,8 @@ use crate::{
     record::{
         Record,
         fact::{
-            CostSample, FilesetFact, Interval, OpenThread, PlaceFact, ProcessSeen, SpinCost, Start,
-            Stop, ThreadSeen, ThreadTotals, WaitFact, WakerFact,
+            CostSample, FilesetFact, Interval, OpSum, OpenThread, PlaceFact, ProcessSeen, SpinCost,
+            Start, Stop, ThreadSeen, ThreadTotals, WaitFact, WakerFact,
         },
     },
     time::KtimeNs,
@@ -41,6 +42,7 @@ pub use host::HostSeen;
 pub use memory::{MemorySeen, SeenFault};
 pub use python::PythonSeen;
 pub use threads::{Thread, ThreadKey, WaitId, WaitTotal};
+use uncounted::Uncounted;
 use untimed::Untimed;
 
 /// A process of the job: one life of a process id.
@@ -85,6 +87,7 @@ pub struct Session {
     pub gpu: GpuSeen,
     pub host: HostSeen,
     untimed: Untimed,
+    pub uncounted: Uncounted,
     pub memory: MemorySeen,
     pub alloc: AllocSeen,
     pub python: PythonSeen,
@@ -135,6 +138,7 @@ impl Session {
             }
             Record::Sampling(_) => {}
             Record::EntriesHidden { ns } => self.untimed.hidden(*ns),
+            Record::CallsHidden(hidden) => self.uncounted.hidden(hidden),
             Record::Frame(_)
             | Record::Stack(_)
             | Record::FaultSampling(_)
@@ -329,17 +333,25 @@ impl Session {
                 thread.add_wait(wait);
             }
         }
-        for op in self.untimed.complete(interval).iter() {
-            self.facts += op.count;
+        let timed = self.untimed.complete(interval);
+        self.facts += timed.iter().map(|op| op.count).sum::<u64>();
+        let (threads, current) = (&self.threads, &self.current);
+        let pid = |tid| Some(threads.get(current.get(&tid)?)?.pid);
+        let ops = self.uncounted.complete(interval, timed, pid);
+        self.operations(&ops);
+        for hist in &interval.hists {
+            let pid = self.thread(hist.tid).map(|thread| thread.pid);
+            self.files.add_histogram(hist, pid);
+        }
+    }
+
+    fn operations(&mut self, ops: &[OpSum]) {
+        for op in ops {
             let pid = self.thread_mut(op.tid).map(|thread| {
                 thread.activity.add(op);
                 thread.pid
             });
             self.files.add(op, pid);
-        }
-        for hist in &interval.hists {
-            let pid = self.thread(hist.tid).map(|thread| thread.pid);
-            self.files.add_histogram(hist, pid);
         }
     }
 
@@ -362,6 +374,8 @@ impl Session {
 
     fn finish(&mut self, stop: &Stop) {
         self.until = self.until.max(stop.at);
+        let rest = self.uncounted.finish();
+        self.operations(&rest);
         let waiting = |open: &&OpenThread| u32::from(open.state) == State::Wait as u32;
         self.history
             .unfinished(stop.threads.iter().filter(waiting).map(|open| WaitFact {

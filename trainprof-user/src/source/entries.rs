@@ -40,7 +40,7 @@ impl Entries {
     /// `calls` were made until `at` (kernel time, ns). Whether beginnings are to be shown from now on.
     pub fn look(&mut self, at: u64, calls: u64) -> bool {
         let Some((then, before)) = self.last.replace((at, calls)) else {
-            return true;
+            return !self.hidden;
         };
         let ns = at.saturating_sub(then);
         if ns == 0 {
@@ -73,6 +73,15 @@ impl Entries {
         match rate / TIMED {
             0 | 1 => 1,
             times => (times | 1).min(RAREST),
+        }
+    }
+
+    /// Calls are not counted from now on: those of this time are neither timed nor untimed, and tell no rate.
+    pub fn pause(&mut self, at: u64) {
+        if let Some((then, _)) = self.last.take()
+            && self.hidden
+        {
+            self.hidden_ns += at.saturating_sub(then);
         }
     }
 
@@ -151,6 +160,20 @@ mod tests {
         assert_eq!(shown_of(17_000), 59 * 20 / 5);
         assert_eq!(shown_of(120_000), 59 * 20 / 41);
         assert_eq!(shown_of(1_200_000), 20);
+    }
+
+    #[test]
+    fn a_pause_tells_no_rate_and_hides_nothing() {
+        let (mut entries, mut now) = (Entries::default(), (0, 0));
+        looks(&mut entries, &mut now, 1_000_000, 3);
+        assert_eq!(entries.take_hidden(), LOOK);
+        entries.pause(now.0 + LOOK);
+        assert_eq!(entries.take_hidden(), LOOK, "until it began");
+        now.0 += 100 * LOOK;
+        entries.pause(now.0);
+        let shown = looks(&mut entries, &mut now, 1_000_000, 2);
+        assert_eq!((shown, entries.many()), (vec![false, false], true));
+        assert_eq!(entries.take_hidden(), LOOK);
     }
 
     #[test]

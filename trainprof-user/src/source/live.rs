@@ -4,6 +4,7 @@
 mod cost;
 mod events;
 mod intervals;
+mod looks;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,6 +16,7 @@ use std::{
 use trainprof_common::{loss::Loss, thread::ThreadState};
 
 use self::cost::Cost;
+pub use self::cost::Hidden;
 
 use super::{
     alloc::{Allocs, Mode},
@@ -31,6 +33,7 @@ use super::{
     scan::{self, ScanError, TargetError},
     stacks::Stacks,
     throttle::{Bounds, Throttle},
+    turns::Turns,
 };
 use crate::{
     env::{EnvError, host::HostFacts, process},
@@ -85,9 +88,6 @@ pub struct Watch {
     pub overhead_budget: f64,
 }
 
-/// While there are very many calls, so many like ones in a row go unlooked at for notes of single calls.
-const MOST_PASSED: u64 = 16;
-
 /// A running watch. Records gather in `out`; take them with [`Live::take`].
 pub struct Live {
     probes: Probes,
@@ -119,9 +119,13 @@ pub struct Live {
     /// Threshold for single waits, and spacing of the calls that are noted.
     waits: Throttle,
     touches: Throttle,
-    /// [`touch_slot`]s of the processes whose calls are noted.
+    /// The processes whose calls are noted, and their part (0–1) of all calls.
     touched: BTreeSet<u32>,
+    touched_calls: f64,
     entries: Entries,
+    turns: Turns,
+    /// All calls are counted again, and what that costs is to be measured.
+    counted_again: bool,
     gpus: Gpus,
     allocs: Allocs,
     /// Records of `out` that [`Allocs`] has seen.
@@ -181,7 +185,10 @@ impl Live {
             waits: throttle(watch.limits.event_min_ns),
             touches: throttle(watch.limits.touch_spacing_ns),
             touched: BTreeSet::new(),
+            touched_calls: 0.0,
             entries: Entries::default(),
+            turns: Turns::new(at, watch.limits.seed),
+            counted_again: false,
             gpus,
             allocs: Allocs::new(
                 watch.alloc,
@@ -280,13 +287,22 @@ impl Live {
 
     /// Notes the calls of these processes one by one from now on, and of no other.
     pub fn set_touched(&mut self, pids: &BTreeSet<u32>) {
-        let slots: BTreeSet<u32> = pids.iter().map(|pid| touch_slot(*pid)).collect();
-        for slot in self.touched.symmetric_difference(&slots) {
-            if let Err(error) = self.probes.touch(*slot, slots.contains(slot)) {
+        if self.touched == *pids {
+            return;
+        }
+        let slowed = self.allocs.slowed_by_counting();
+        self.turns
+            .tell(own::now(), &self.touched, slowed, &mut self.out);
+        let slots = |pids: &BTreeSet<u32>| -> BTreeSet<u32> {
+            pids.iter().map(|pid| touch_slot(*pid)).collect()
+        };
+        let (before, after) = (slots(&self.touched), slots(pids));
+        for slot in before.symmetric_difference(&after) {
+            if let Err(error) = self.probes.touch(*slot, after.contains(slot)) {
                 tracing::warn!(%error, "whose calls are noted could not be changed");
             }
         }
-        self.touched = slots;
+        self.touched.clone_from(pids);
     }
 
     /// Turns waiting events into records.
@@ -333,13 +349,21 @@ impl Live {
     /// Begins a window in which the kernel counts our probes' run time.
     pub fn begin_counting(&mut self) {
         self.cost.begin_window(&self.probes);
+        self.counted_again = false;
     }
 
     /// Ends the window and records what watching costs so far.
     pub fn end_counting(&mut self) {
-        if self.cost.end_window(self.probes.run_stats()) {
-            self.out.extend(self.cost.sample());
+        let hidden = self.turns.hidden(own::now());
+        let stats = self.probes.run_stats();
+        if self.cost.end_window(stats, hidden, self.turns.counted()) {
+            self.out.extend(self.cost.sample(hidden));
         }
+    }
+
+    /// Whether such a window would tell what was not known.
+    pub fn has_something_to_count(&self) -> bool {
+        self.counted_again
     }
 
     /// Has fewer single events sent when too many arrive.
@@ -364,32 +388,6 @@ impl Live {
         ];
         for error in failed.into_iter().flatten().filter_map(Result::err) {
             tracing::warn!(%error, "a threshold for single events could not be changed");
-        }
-    }
-
-    /// Whether the job does not make very many calls.
-    pub fn is_calm(&self) -> bool {
-        self.entries.calm()
-    }
-
-    /// Looks how many calls the job makes, and decides whether their beginnings are shown until the next look.
-    pub fn look_at_pace(&mut self) {
-        let shown = self.entries.look(own::now().0, self.probes.pace());
-        let passed = if self.entries.many() { MOST_PASSED } else { 0 };
-        if let Err(error) = self.probes.set_most_passed(passed) {
-            tracing::warn!(%error, passed, "how many like calls are passed over could not be changed");
-        }
-        if let Err(error) = self.probes.show_entries(shown) {
-            tracing::warn!(%error, shown, "whether beginnings of calls are shown could not be changed");
-            if shown {
-                self.entries.refused();
-                self.out.push(Record::Missing {
-                    what: "call-latencies".to_owned(),
-                    reason: format!(
-                        "the job made very many calls, and then their beginnings could not be watched again: {error}"
-                    ),
-                });
-            }
         }
     }
 
@@ -421,7 +419,8 @@ impl Live {
             .finish(own::now(), &mut self.places, &mut self.out);
         self.pressure
             .last(own::now(), &self.resident(), &mut self.out);
-        self.out.extend(self.cost.sample());
+        let hidden = self.turns.hidden(own::now());
+        self.out.extend(self.cost.sample(hidden));
         self.frameworks();
         for (tid, call) in self.probes.gpu_calls_under_way() {
             if self.members.contains(&tid) {

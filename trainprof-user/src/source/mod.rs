@@ -17,5 +17,6 @@ mod runs;
 pub mod scan;
 mod stacks;
 mod throttle;
+mod turns;
 
 pub use live::{Live, SourceError, Watch};

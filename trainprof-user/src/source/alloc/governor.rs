@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::time::KtimeNs;
+use crate::{record::alloc::SHED_CALLS, time::KtimeNs};
 
 /// A share of this much time is what windows may add to one thread.
 pub const HORIZON_NS: u64 = 10_000_000_000;
@@ -62,6 +62,29 @@ const STACKS_WITHIN_S: f64 = 90.0;
 const WINDOWS_WITHIN_S: f64 = 180.0;
 /// What a clock sample costs, nanoseconds: the event and dealing with it.
 const SAMPLE_NS: f64 = 8_000.0;
+/// A job that uses fewer CPUs than this gains nothing when samples or counts are given up.
+const BUSY_CPUS: f64 = 0.5;
+/// Counting calls that costs less than this part of the budget is never given up.
+const CALLS_MATTER: f64 = 0.2;
+/// However little room there is, calls are counted for this part of the budget; but not less of the time than the rarest, nor need it be
+/// more than the rare share.
+const CALLS_AT_LEAST: f64 = 0.1;
+const RAREST_CALLS: f64 = 1.0 / 40.0;
+const RARE_CALLS: f64 = 0.15;
+/// Who has room for so much of the time may have all of it.
+const NEARLY_ALL: f64 = 0.85;
+/// What was overspent is paid back in so many seconds.
+const REPAID_S: f64 = 30.0;
+/// A call that is not counted while others are costs this part of one that is.
+const UNCOUNTED_CALL: f64 = 0.2;
+/// Where more than this part of the calls would be counted in any case, none are.
+const MOSTLY_TOUCHED: f64 = 0.3;
+
+/// What calls cost while only those of chosen processes, which make this part of them, are counted: a part (0–1) of what they cost
+/// while all are. `None`: then none are to be counted.
+pub fn hidden_calls_cost(touched: f64) -> Option<f64> {
+    (touched <= MOSTLY_TOUCHED).then(|| UNCOUNTED_CALL + (1.0 - UNCOUNTED_CALL) * touched)
+}
 
 /// What is given up, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +95,8 @@ pub enum Shed {
     Stacks,
     /// Windows altogether.
     Windows,
+    /// Counting every system call: they are counted in turns.
+    Calls,
     /// Clock samples.
     ClockSamples,
 }
@@ -82,6 +107,7 @@ impl Shed {
             Self::PairedWindows => "paired-windows",
             Self::Stacks => "stacks",
             Self::Windows => "windows",
+            Self::Calls => SHED_CALLS,
             Self::ClockSamples => "clock-samples",
         }
     }
@@ -124,6 +150,12 @@ pub struct Load {
     /// CPU time of this program, without what windows took.
     pub own_ns: u64,
     pub samples: u64,
+    /// Of `probes_ns`, those on system calls.
+    pub calls_ns: u64,
+    /// What counting all calls takes, nanoseconds a second; `None`: not known.
+    pub all_calls_rate: Option<f64>,
+    /// Part (0–1) of the calls that are made by processes whose calls are noted one by one.
+    pub touched_calls: f64,
 }
 
 /// A process that a window could open on.
@@ -227,6 +259,10 @@ pub struct Governor {
     job_rate: f64,
     fixed_rate: f64,
     sample_rate: f64,
+    calls_rate: f64,
+    all_calls_rate: f64,
+    /// Part (0–1) of the time in which all system calls may be counted.
+    calls_share: f64,
     known: BTreeMap<u32, Known>,
     /// Windows of the last ten seconds: end, process, what was added to one thread.
     recent: VecDeque<(KtimeNs, u32, u64)>,
@@ -260,6 +296,9 @@ impl Governor {
             job_rate: 0.0,
             fixed_rate: 0.0,
             sample_rate: 0.0,
+            calls_rate: 0.0,
+            all_calls_rate: 0.0,
+            calls_share: 1.0,
             known: BTreeMap::new(),
             recent: VecDeque::new(),
             next_at: KtimeNs(0),
@@ -313,6 +352,7 @@ impl Governor {
             (&mut self.job_rate, load.job_cpu_ns as f64),
             (&mut self.fixed_rate, fixed),
             (&mut self.sample_rate, load.samples as f64),
+            (&mut self.calls_rate, load.calls_ns as f64),
         ] {
             *mean += mix * (now / load.seconds - *mean);
         }
@@ -324,8 +364,38 @@ impl Governor {
         self.balance = (self.balance + earned).clamp(-most, most);
         self.intervals += 1;
         if self.intervals > 1 {
+            self.calls_share = self.room_for_calls(load);
             self.decide_shed();
         }
+    }
+
+    /// Part (0–1) of the time in which all system calls may be counted.
+    pub fn calls_share(&self) -> f64 {
+        self.calls_share
+    }
+
+    /// What counting all system calls takes of the job's CPU time, as a part of what is left.
+    pub fn slowed_by_counting(&self) -> f64 {
+        let all = self.all_calls_rate;
+        all / (self.job_rate - all).max(all).max(1.0)
+    }
+
+    /// What that is when all else goes on: the budget, and what was saved up or is to be paid back, without the other fixed costs.
+    fn room_for_calls(&mut self, load: &Load) -> f64 {
+        let budget = self.budget * self.job_rate;
+        let Some(all) = load.all_calls_rate else {
+            return self.calls_share;
+        };
+        self.all_calls_rate = all;
+        if self.job_rate < BUSY_CPUS * 1e9 || all < CALLS_MATTER * budget {
+            return 1.0;
+        }
+        let hidden = hidden_calls_cost(load.touched_calls).unwrap_or(0.0) * all;
+        let rest = self.fixed_rate - self.calls_rate;
+        let room = budget + self.balance / REPAID_S - rest;
+        let least = (CALLS_AT_LEAST * budget / all).clamp(RAREST_CALLS, RARE_CALLS);
+        let share = ((room - hidden) / (all - hidden)).max(least);
+        if share > NEARLY_ALL { 1.0 } else { share }
     }
 
     /// Nanoseconds a second that are left for windows.
@@ -363,12 +433,15 @@ impl Governor {
         if every(plain) > STACKS_WITHIN_S {
             shed.push(Shed::Stacks);
         }
-        if every(plain) > WINDOWS_WITHIN_S {
+        if every(plain) > WINDOWS_WITHIN_S || self.calls_share < 1.0 {
             shed.push(Shed::Windows);
+        }
+        if self.calls_share < 1.0 {
+            shed.push(Shed::Calls);
         }
         // Samples are given up only where that helps, and not taken up again: analysis could not use a part of them.
         let sampling = self.sample_rate * SAMPLE_NS;
-        let busy = self.job_rate > 0.5e9;
+        let busy = self.job_rate > BUSY_CPUS * 1e9;
         let over = self.fixed_rate - self.budget * self.job_rate;
         let before = self.shed.contains(&Shed::ClockSamples);
         if before

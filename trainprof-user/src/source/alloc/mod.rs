@@ -83,6 +83,20 @@ struct Process {
     out: bool,
 }
 
+/// What watching costs so far, nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CostSoFar {
+    /// Run time of the probes where the kernel counts it, and of this that of those on system calls.
+    pub probes_ns: u64,
+    pub calls_ns: u64,
+    /// CPU time of this program.
+    pub own_ns: u64,
+    /// What counting all calls takes, nanoseconds a second; `None`: not known.
+    pub all_calls_rate: Option<f64>,
+    /// Part (0–1) of the calls that are made by processes whose calls are noted one by one.
+    pub touched_calls: f64,
+}
+
 /// See the module.
 pub struct Allocs {
     mode: Mode,
@@ -102,6 +116,7 @@ pub struct Allocs {
     sites: PendingSites,
     /// CPU nanoseconds of this program, and run time of the probes, when the governor was told last.
     cost: (u64, u64),
+    calls_ns: u64,
     samples: u64,
     random: u64,
     shed: Vec<&'static str>,
@@ -125,11 +140,22 @@ impl Allocs {
             told_at: KtimeNs(0),
             sites: PendingSites::default(),
             cost: (own_ns, 0),
+            calls_ns: 0,
             samples: 0,
             random: seed | 1,
             shed: Vec::new(),
             failed: BTreeSet::new(),
         }
+    }
+
+    /// Part (0–1) of the time in which there is room to count all system calls.
+    pub fn calls_share(&self) -> f64 {
+        self.governor.calls_share()
+    }
+
+    /// What counting all system calls takes of the job's CPU time, as a part of what is left.
+    pub fn slowed_by_counting(&self) -> f64 {
+        self.governor.slowed_by_counting()
     }
 
     /// Whether clock samples are given up.
@@ -177,14 +203,12 @@ impl Allocs {
         }
     }
 
-    /// Takes in what an interval used, and what watching costs so far: run time of the probes where the kernel counts
-    /// it, CPU nanoseconds of this program.
+    /// Takes in what an interval used, and what watching costs so far.
     pub fn interval(
         &mut self,
         interval: &Interval,
         alive: &BTreeMap<u32, u32>,
-        probes_ns: u64,
-        own_ns: u64,
+        cost: &CostSoFar,
         out: &mut Vec<Record>,
     ) {
         let seconds = interval.to.seconds_since(interval.from);
@@ -215,11 +239,15 @@ impl Allocs {
         self.governor.interval(&Load {
             seconds,
             job_cpu_ns: used.values().sum(),
-            probes_ns: probes_ns.saturating_sub(self.cost.1),
-            own_ns: own_ns.saturating_sub(self.cost.0),
+            probes_ns: cost.probes_ns.saturating_sub(self.cost.1),
+            own_ns: cost.own_ns.saturating_sub(self.cost.0),
             samples: std::mem::take(&mut self.samples),
+            calls_ns: cost.calls_ns.saturating_sub(self.calls_ns),
+            all_calls_rate: cost.all_calls_rate,
+            touched_calls: cost.touched_calls,
         });
-        self.cost = (own_ns, probes_ns);
+        self.cost = (cost.own_ns, cost.probes_ns);
+        self.calls_ns = cost.calls_ns;
         let shed: Vec<_> = self
             .governor
             .shed()

@@ -1,7 +1,7 @@
 //! What watching costs so far: the probes by the kernel's count, ourselves, and the host beside us.
 
 use crate::{
-    kernel::{Probes, RunStats},
+    kernel::{Counted as CallsCounted, Probes, RunStats},
     record::{
         Record,
         fact::{CostSample, SpinCost},
@@ -15,7 +15,12 @@ pub struct Cost {
     /// CPU time that the host had used when the watch began.
     host_busy_ns: Option<u64>,
     window: Option<(KtimeNs, RunStats)>,
-    spread: Spread,
+    /// Of all probes but those on system calls; and of these while all calls are counted, and while only some are: each on a clock of
+    /// its own, which stands still while the other one goes.
+    rest: Spread,
+    calls: [Spread; 2],
+    /// What those on system calls cost until the last sample, working nanoseconds.
+    calls_ns: u64,
     /// What the probes cost from the beginning of the watch until the last sample, extrapolated.
     pub probes: Counted,
     /// Nanoseconds for a call that is not counted, once that was measured.
@@ -33,23 +38,59 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// What was counted between two readings.
-    fn between(before: &RunStats, after: &RunStats, ignored_call_ns: Option<f64>) -> Self {
+    /// What was counted between two readings: at system calls, and elsewhere.
+    fn between(before: &RunStats, after: &RunStats, ignored_call_ns: Option<f64>) -> (Self, Self) {
         let more = |of: fn(&RunStats) -> u64| of(after).saturating_sub(of(before));
-        let (ns, ends) = (more(|stats| stats.ns), more(|stats| stats.ends));
+        let (ns, ends) = (more(|stats| stats.calls_ns), more(|stats| stats.ends));
+        let beginnings = more(|stats| stats.beginnings);
         // Their beginnings were seen as often as those of other calls.
-        let seen = 1.0 + more(|stats| stats.beginnings) as f64 / ends.max(1) as f64;
+        let seen = 1.0 + beginnings as f64 / ends.max(1) as f64;
         let spin = more(|stats| stats.yields) as f64 * ignored_call_ns.unwrap_or(0.0) * seen;
-        Self {
+        let calls = Self {
             ns,
-            runs: more(|stats| stats.runs),
+            runs: ends + beginnings,
             spin_ns: (spin as u64).min(ns),
-        }
+        };
+        let rest = Self {
+            ns: more(|stats| stats.ns).saturating_sub(ns),
+            runs: more(|stats| stats.runs).saturating_sub(calls.runs),
+            spin_ns: 0,
+        };
+        (calls, rest)
     }
 
     /// What lengthens work.
     pub fn working_ns(&self) -> u64 {
         self.ns.saturating_sub(self.spin_ns)
+    }
+}
+
+impl std::ops::Add for Counted {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            ns: self.ns + other.ns,
+            runs: self.runs + other.runs,
+            spin_ns: self.spin_ns + other.spin_ns,
+        }
+    }
+}
+
+/// For how long not all calls were counted until some time, nanoseconds; and in which of that time some were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hidden {
+    pub ns: u64,
+    pub some_ns: u64,
+}
+
+impl Hidden {
+    /// The clocks of the two ways of counting calls at `now`.
+    fn clocks(self, now: KtimeNs) -> [KtimeNs; 2] {
+        [
+            KtimeNs(now.0.saturating_sub(self.ns)),
+            KtimeNs(self.some_ns),
+        ]
     }
 }
 
@@ -87,6 +128,11 @@ impl Spread {
         self.until = at;
     }
 
+    /// Working nanoseconds a second in the last window.
+    fn working_rate(&self) -> Option<f64> {
+        (self.last_ns > 0).then(|| self.last.working_ns() as f64 * 1e9 / self.last_ns as f64)
+    }
+
     /// The sum until `at`, the last window's rate going on.
     fn at(&self, at: KtimeNs) -> Counted {
         let more = |n: u64| {
@@ -107,7 +153,9 @@ impl Cost {
         Self {
             host_busy_ns: own::host_busy_ns(),
             window: None,
-            spread: Spread::from(started),
+            rest: Spread::from(started),
+            calls: [Spread::from(started), Spread::from(KtimeNs(0))],
+            calls_ns: 0,
             probes: Counted::default(),
             ignored_call_ns: None,
         }
@@ -121,22 +169,41 @@ impl Cost {
         self.window = Some((own::now(), probes.run_stats()));
     }
 
-    /// It does so no longer; false when it did not.
-    pub fn end_window(&mut self, after: RunStats) -> bool {
+    /// It does so no longer; false when it did not. `counted`: which calls were counted all through the window.
+    pub fn end_window(&mut self, after: RunStats, hidden: Hidden, counted: CallsCounted) -> bool {
         let Some((from, before)) = self.window.take() else {
             return false;
         };
-        let counted = Counted::between(&before, &after, self.ignored_call_ns);
+        let (calls, rest) = Counted::between(&before, &after, self.ignored_call_ns);
         let now = own::now();
-        self.spread.window(now, counted, now.since(from));
+        let length = now.since(from);
+        self.rest.window(now, rest, length);
+        let way = match counted {
+            CallsCounted::All => 0,
+            CallsCounted::Touched => 1,
+            CallsCounted::None => return true,
+        };
+        self.calls[way].window(hidden.clocks(now)[way], calls, length);
         true
     }
 
+    /// What counting all calls costs by the last window in which they were, working nanoseconds a second; and what counting calls cost
+    /// until the last sample.
+    pub fn of_calls(&self) -> (Option<f64>, u64) {
+        (self.calls[0].working_rate(), self.calls_ns)
+    }
+
     /// What watching costs so far; of the probes what the windows of counting tell.
-    pub fn sample(&mut self) -> [Record; 2] {
-        let at = own::now();
-        let counted_ns = self.spread.counted_ns;
-        let known = (counted_ns > 0).then(|| self.spread.at(at));
+    pub fn sample(&mut self, hidden: Hidden) -> [Record; 2] {
+        self.sample_at(own::now(), hidden)
+    }
+
+    fn sample_at(&mut self, at: KtimeNs, hidden: Hidden) -> [Record; 2] {
+        let counted_ns = self.rest.counted_ns;
+        let [all, some] = hidden.clocks(at);
+        let calls = self.calls[0].at(all) + self.calls[1].at(some);
+        self.calls_ns = calls.working_ns();
+        let known = (counted_ns > 0).then(|| self.rest.at(at) + calls);
         self.probes = known.unwrap_or_default();
         let (collector_cpu_ns, collector_rss_max_bytes) = own::usage();
         let spin = SpinCost {
@@ -188,19 +255,51 @@ mod tests {
     fn what_calls_cost_that_only_give_up_the_cpu_lengthens_no_work() {
         let before = RunStats::default();
         let after = RunStats {
-            ns: 2_000_000,
+            ns: 2_300_000,
             runs: 31_000,
             ends: 20_000,
             beginnings: 10_000,
             yields: 16_000,
+            calls_ns: 2_000_000,
         };
-        let counted = Counted::between(&before, &after, Some(50.0));
+        let (calls, rest) = Counted::between(&before, &after, Some(50.0));
         // Half of their beginnings were seen too.
-        assert_eq!(counted.spin_ns, 16_000 * 75);
-        assert_eq!(counted.working_ns(), 800_000);
-        let unknown = Counted::between(&before, &after, None);
+        assert_eq!(calls.spin_ns, 16_000 * 75);
+        assert_eq!(calls.working_ns(), 800_000);
+        assert_eq!((rest.ns, rest.runs, rest.spin_ns), (300_000, 1_000, 0));
+        let (unknown, _) = Counted::between(&before, &after, None);
         assert_eq!((unknown.spin_ns, unknown.working_ns()), (0, 2_000_000));
-        let dear = Counted::between(&before, &after, Some(500.0));
+        let (dear, _) = Counted::between(&before, &after, Some(500.0));
         assert_eq!(dear.working_ns(), 0, "no more than all of it");
+    }
+
+    #[test]
+    fn calls_cost_by_whether_they_are_counted() {
+        let at = |ms: u64| KtimeNs(ms * 1_000_000);
+        let stats = |calls_us: u64, all_us: u64| RunStats {
+            ns: all_us * 1_000,
+            calls_ns: calls_us * 1_000,
+            ..RunStats::default()
+        };
+        let mut cost = Cost::begin(at(0));
+        let hidden_for = |ms: u64| Hidden {
+            ns: ms * 1_000_000,
+            some_ns: ms * 1_000_000,
+        };
+        let mut window = |end_ms: u64, calls_us, hidden_ms: u64, hidden: usize| {
+            let (calls, rest) =
+                Counted::between(&stats(0, 0), &stats(calls_us, calls_us + 100), None);
+            cost.rest.window(at(end_ms), rest, 20_000_000);
+            let clocks = hidden_for(hidden_ms).clocks(at(end_ms));
+            cost.calls[hidden].window(clocks[hidden], calls, 20_000_000);
+        };
+        // 20 ms each: half of a CPU while all are counted, a tenth while some are; 0.5 % for the rest.
+        window(1_000, 10_000, 0, 0);
+        window(3_000, 2_000, 1_000, 1);
+        // Of 4 s, 1.5 s were hidden.
+        cost.sample_at(at(4_000), hidden_for(1_500));
+        let calls_ns = 2_500_000_000 / 2 + 150_000_000;
+        assert_eq!(cost.of_calls(), (Some(5e8), calls_ns));
+        assert_eq!(cost.probes.ns, 20_000_000 + calls_ns);
     }
 }

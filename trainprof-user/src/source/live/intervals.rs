@@ -5,7 +5,7 @@ use std::{
     fs,
 };
 
-use trainprof_common::{loss::Loss, thread::ThreadState};
+use trainprof_common::{loss::Loss, op::Op, thread::ThreadState};
 
 use super::{Live, SourceError, comm};
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
         fact::{Interval, ThreadSeen},
     },
     source::{
+        alloc::CostSoFar,
         convert::{histograms, op_sum, thread_end, totals, wait_object, wait_sum},
         own, runs,
     },
@@ -74,13 +75,22 @@ impl Live {
             self.frameworks();
         }
         self.observe();
-        self.allocs.interval(
-            &interval,
-            &self.alive,
-            self.cost.probes.working_ns(),
-            own::usage().0,
-            &mut self.out,
-        );
+        let hidden_before = self.out.len();
+        let slowed = self.allocs.slowed_by_counting();
+        self.turns.tell(to, &self.touched, slowed, &mut self.out);
+        if self.out.len() == hidden_before {
+            self.touched_calls = self.part_of_touched(&interval);
+        }
+        let (all_calls_rate, calls_ns) = self.cost.of_calls();
+        let cost = CostSoFar {
+            probes_ns: self.cost.probes.working_ns(),
+            calls_ns,
+            own_ns: own::usage().0,
+            all_calls_rate,
+            touched_calls: self.touched_calls,
+        };
+        self.allocs
+            .interval(&interval, &self.alive, &cost, &mut self.out);
         if self.allocs.sheds_samples() {
             self.probes.shed_samples()?;
             self.pythons.stop(&mut self.out);
@@ -95,6 +105,19 @@ impl Live {
         self.pages.look_again(own::now(), &alive, &mut self.out);
         self.memory(to);
         Ok(())
+    }
+
+    /// Part (0–1) of an interval's system calls that processes made whose calls are noted one by one.
+    fn part_of_touched(&self, interval: &Interval) -> f64 {
+        let (mut touched, mut all) = (0, 0);
+        for op in interval.ops.iter().filter(|op| Op::is_call(op.op)) {
+            all += op.count;
+            let of = self.alive.get(&op.tid);
+            if of.is_some_and(|pid| self.touched.contains(pid)) {
+                touched += op.count;
+            }
+        }
+        touched as f64 / u64::max(all, 1) as f64
     }
 
     /// Learns of threads whose fork event was lost, and forgets those whose exit event was.

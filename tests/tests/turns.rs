@@ -1,0 +1,141 @@
+//! Calls that are counted in turns, since counting all of them costs more than the budget has room for.
+
+use std::ffi::OsString;
+
+use serde_json::Value;
+use trainprof_tests::env::{in_vm, left_out_in_vm, python_with, root_test, skip};
+use trainprof_tests::report::{f64_at, u64_at};
+use trainprof_tests::workload::os;
+use trainprof_tests::{Checks, Data, Observed, Workload, observe_with};
+
+fn budget(share: &str) -> Vec<OsString> {
+    os(&[&"--overhead-budget", &share])
+}
+
+/// Numbers that were estimated: within a quarter.
+fn about(checks: &mut Checks, what: &str, truth: &Value, report: &Value) {
+    let (truth, report) = (f64_at(truth, ""), f64_at(report, ""));
+    checks.that((report / truth - 1.0).abs() < 0.25, || {
+        format!("{what}: truth {truth}, report {report}")
+    });
+}
+
+/// It says so, and did so.
+fn in_turns(checks: &mut Checks, seen: &Observed, most: f64) {
+    let share = seen.report.f64("/coverage/calls_counted_share");
+    checks.that(share < most, || {
+        format!("{share} of the time calls were counted")
+    });
+    let shed = seen.report.rows("/cost/shed");
+    let said = shed
+        .iter()
+        .filter_map(Value::as_str)
+        .any(|shed| shed.starts_with("calls: counted"));
+    checks.that(said, || format!("not among what was left out: {shed:?}"));
+    checks.that(seen.report.u64("/coverage/lost") == 0, || {
+        format!("lost: {}", seen.report.at("/coverage"))
+    });
+}
+
+#[test]
+fn calls_that_cost_too_much_are_counted_in_turns() {
+    let name = "calls_that_cost_too_much_are_counted_in_turns";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    let folder = data.files("warm", 500, "bin", |_| 1_024);
+    let turns = if in_vm() { "500" } else { "6000" };
+    let workload = Workload::start("files", &os(&[&"-r", &turns, &folder]));
+    let pid = workload.pid();
+    let seen = observe_with(workload, pid, &budget("1%"));
+    let total = &seen.truth["total"];
+    let calls: u64 = ["open", "read", "close"]
+        .map(|call| u64_at(total, &format!("/{call}/count")))
+        .iter()
+        .sum();
+    let mut checks = Checks::new();
+    in_turns(&mut checks, &seen, 0.7);
+    let report = &seen.report;
+    let runs = report.u64("/cost/bpf_runs");
+    checks.that((runs as f64) < 0.8 * calls as f64, || {
+        format!("{runs} runs of probes at {calls} calls")
+    });
+    about(
+        &mut checks,
+        "opens",
+        &total["open"]["count"],
+        report.at("/io/opens"),
+    );
+    about(
+        &mut checks,
+        "reads",
+        &total["read"]["count"],
+        report.at("/io/reads"),
+    );
+    about(
+        &mut checks,
+        "bytes",
+        &total["read"]["bytes"],
+        report.at("/io/bytes_read"),
+    );
+    checks.done();
+}
+
+#[test]
+fn a_budget_with_room_for_all_calls_counts_them_all() {
+    let name = "a_budget_with_room_for_all_calls_counts_them_all";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    let folder = data.files("warm", 500, "bin", |_| 1_024);
+    let turns = if in_vm() { "200" } else { "3000" };
+    let workload = Workload::start("files", &os(&[&"-r", &turns, &folder]));
+    let pid = workload.pid();
+    let seen = observe_with(workload, pid, &budget("100%"));
+    let mut checks = Checks::new();
+    for call in ["open", "read", "close"] {
+        checks.operation(&seen.report, call, &seen.truth["total"][call], false);
+    }
+    let share = seen.report.f64("/coverage/calls_counted_share");
+    checks.that(share == 1.0, || format!("{share} of the time"));
+    checks.done();
+}
+
+#[test]
+fn steps_are_seen_while_calls_of_workers_are_not_counted() {
+    let name = "steps_are_seen_while_calls_of_workers_are_not_counted";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "Python") {
+        return;
+    }
+    let Some(python) = python_with("torch") else {
+        return skip(name, "no Python with torch (TRAINPROF_PYTHON names one)");
+    };
+    let data = Data::new();
+    let folder = data.files("cats", 320, "jpg", |i| 3_000 + 11 * i);
+    let mut args = os(&[&"--workers", &"2", &"--epochs", &"150", &"--persistent"]);
+    args.extend(os(&[&"--step-ms", &"1", &folder]));
+    let workload = Workload::python(&python, "loader.py", &args);
+    let pid = workload.pid();
+    let seen = observe_with(workload, pid, &budget("0.1%"));
+    let mut checks = Checks::new();
+    let (path, counts) = seen.truth["dirs"]
+        .as_object()
+        .and_then(|dirs| dirs.iter().next())
+        .expect("a directory of the truth");
+    in_turns(&mut checks, &seen, 0.7);
+    let row = seen
+        .report
+        .rows("/io/top")
+        .iter()
+        .find(|row| row["path"] == **path);
+    let row = row.expect("the folder of the data");
+    about(&mut checks, "opens", &counts["opens"], &row["opens"]);
+    about(&mut checks, "bytes", &counts["bytes"], &row["bytes"]);
+    let steps = [
+        u64_at(&seen.truth, "/steps"),
+        seen.report.u64("/steps/count"),
+    ];
+    checks.that(steps[0].abs_diff(steps[1]) * 50 <= steps[0], || {
+        format!("steps: truth {}, report {}", steps[0], steps[1])
+    });
+    checks.done();
+}

@@ -1,0 +1,71 @@
+//! Looks at how many system calls the job makes, and at what counting them costs: how many are counted, and how many timed.
+
+use super::Live;
+use crate::{
+    kernel::Counted,
+    record::Record,
+    source::{alloc::governor::hidden_calls_cost, own},
+};
+
+/// While there are very many calls, so many like ones in a row go unlooked at for notes of single calls.
+const MOST_PASSED: u64 = 16;
+
+impl Live {
+    /// Whether the job does not make very many calls.
+    pub fn is_calm(&self) -> bool {
+        self.entries.calm()
+    }
+
+    /// Looks how many calls the job makes, and decides whether they are counted, and their beginnings shown, until the next look.
+    pub fn look_at_pace(&mut self) {
+        if self.count_calls() == Counted::All {
+            self.show_entries();
+        } else {
+            self.entries.pause(own::now().0);
+        }
+    }
+
+    /// Counts all calls or not, as there is room for.
+    fn count_calls(&mut self) -> Counted {
+        let before = self.turns.counted();
+        let some = hidden_calls_cost(self.touched_calls).is_some();
+        let share = self.allocs.calls_share();
+        let counted = self.turns.look(own::now(), share, some);
+        if counted == before {
+            return counted;
+        }
+        self.counted_again = counted == Counted::All;
+        if let Err(error) = self.probes.count_calls(counted) {
+            tracing::warn!(%error, ?counted, "which calls are counted could not be changed");
+            if counted == Counted::All {
+                self.out.push(Record::Missing {
+                    what: "file operations".to_owned(),
+                    reason: format!(
+                        "calls were not counted for a while, and then they could not be watched again: {error}"
+                    ),
+                });
+            }
+        }
+        counted
+    }
+
+    fn show_entries(&mut self) {
+        let shown = self.entries.look(own::now().0, self.probes.pace());
+        let passed = if self.entries.many() { MOST_PASSED } else { 0 };
+        if let Err(error) = self.probes.set_most_passed(passed) {
+            tracing::warn!(%error, passed, "how many like calls are passed over could not be changed");
+        }
+        if let Err(error) = self.probes.show_entries(shown) {
+            tracing::warn!(%error, shown, "whether beginnings of calls are shown could not be changed");
+            if shown {
+                self.entries.refused();
+                self.out.push(Record::Missing {
+                    what: "call-latencies".to_owned(),
+                    reason: format!(
+                        "the job made very many calls, and then their beginnings could not be watched again: {error}"
+                    ),
+                });
+            }
+        }
+    }
+}
