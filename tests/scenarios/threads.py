@@ -35,8 +35,11 @@ def main():
 
 
 def cost(spans):
-    """Only one decoder runs at a time, so the trainer waits for a batch, and for the GIL between two products."""
-    return spans.waits_while(spans.of("decode")) + spans.own("compute", part="off")
+    """Only one decoder runs at a time, so the trainer waits for a batch, and for the GIL between two products.
+
+    Wanting a CPU is no waiting for the GIL: decoders that need none would have it as well.
+    """
+    return spans.waits_while(spans.of("decode")) + spans.own("compute", part="blocked")
 
 
 if __name__ == "__main__":

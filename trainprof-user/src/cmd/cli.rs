@@ -63,7 +63,8 @@ pub struct WatchArgs {
     /// call, which slows the job down several times; `off`.
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub alloc: Mode,
-    /// What watching may cost, of the job's CPU time: windows open no oftener than this pays for.
+    /// What watching may cost, of the job's CPU time: windows open no oftener than this pays for, and where it has no room for counting
+    /// every system call they are counted in turns.
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_share)]
     pub overhead_budget: f64,
     /// Rows of each table.

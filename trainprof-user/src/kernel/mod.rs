@@ -168,7 +168,9 @@ pub struct RunStats {
     pub beginnings: u64,
     /// Of `ns`, at these.
     pub calls_ns: u64,
-    /// Calls of all processes by which a thread gave up the CPU, having nothing to do.
+    /// Of these, when a CPU went on with another thread.
+    pub switches: u64,
+    /// Calls of all processes by which a thread gave up the CPU.
     pub yields: u64,
 }
 
@@ -381,6 +383,10 @@ impl Probes {
                 match *name {
                     plan::ENDS => sum.ends = runs,
                     plan::ENTRIES => sum.beginnings = runs,
+                    plan::SWITCHES => {
+                        sum.switches = runs;
+                        continue;
+                    }
                     _ => continue,
                 }
                 sum.calls_ns += ns;

@@ -208,6 +208,9 @@ pub const CATALOGUE: &[Probe] = &[
     ),
 ];
 
+/// The program that sees a CPU go on with another thread.
+pub const SWITCHES: &str = "sched_switch";
+
 /// The program that counts system calls at their ends, which [`super::Probes::count_calls`] takes off and puts back.
 pub const ENDS: &str = "sys_exit";
 

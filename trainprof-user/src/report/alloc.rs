@@ -231,6 +231,7 @@ pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
                         .map(|rate| round(rate.value * bytes as f64 / all_bytes.max(1) as f64, 1)),
                     kept_bytes_per_s: kept_here.map(|rate| round(rate, 1)),
                     share: round(part, 6),
+                    share_error: round(standard_error(count, all), 6),
                     samples: count,
                     stack: frames.iter().take(FRAMES).map(frame).collect(),
                 }

@@ -651,6 +651,8 @@ pub struct AllocationSite {
     pub kept_bytes_per_s: Option<f64>,
     /// Of the process's allocations.
     pub share: f64,
+    /// Standard error of sampling.
+    pub share_error: f64,
     pub samples: u64,
     /// The commonest way there, the caller first.
     pub stack: Vec<SiteFrame>,

@@ -33,7 +33,7 @@ use super::{
     scan::{self, ScanError, TargetError},
     stacks::Stacks,
     throttle::{Bounds, Throttle},
-    turns::Turns,
+    turns::{SomeCalls, Turns},
 };
 use crate::{
     env::{EnvError, host::HostFacts, process},
@@ -119,9 +119,9 @@ pub struct Live {
     /// Threshold for single waits, and spacing of the calls that are noted.
     waits: Throttle,
     touches: Throttle,
-    /// The processes whose calls are noted, and their part (0–1) of all calls.
+    /// The processes whose calls are noted, and what calls cost while theirs alone are counted.
     touched: BTreeSet<u32>,
-    touched_calls: f64,
+    some_calls: SomeCalls,
     entries: Entries,
     turns: Turns,
     /// All calls are counted again, and what that costs is to be measured.
@@ -185,7 +185,7 @@ impl Live {
             waits: throttle(watch.limits.event_min_ns),
             touches: throttle(watch.limits.touch_spacing_ns),
             touched: BTreeSet::new(),
-            touched_calls: 0.0,
+            some_calls: SomeCalls::default(),
             entries: Entries::default(),
             turns: Turns::new(at, watch.limits.seed),
             counted_again: false,

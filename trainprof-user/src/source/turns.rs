@@ -18,6 +18,36 @@ const DEAR: f64 = 0.1;
 const TURN_NS: f64 = 500_000_000.0;
 const JITTER: f64 = 0.25;
 
+/// A call that is not counted while others are costs this part of one that is, as long as that was not measured.
+const UNCOUNTED_CALL: f64 = 0.2;
+/// Where calls of some would cost more than this part of what those of all do, none are counted.
+const HARDLY_LESS: f64 = 0.45;
+
+/// What calls cost while only those of processes are counted whose calls are noted one by one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SomeCalls {
+    /// These processes' part (0–1) of the calls that are counted.
+    pub touched: f64,
+    /// As a part of what all cost.
+    measured: Option<f64>,
+}
+
+impl SomeCalls {
+    /// What both cost by the last measurements; what was measured first tells: afterwards perhaps none are counted.
+    pub fn measured(&mut self, all: Option<f64>, some: Option<f64>) {
+        if let (None, Some(all), Some(some)) = (self.measured, all, some) {
+            self.measured = Some(some / all.max(1.0));
+        }
+    }
+
+    /// As a part (0–1) of what all cost; `None`: then none are to be counted.
+    pub fn cost(&self) -> Option<f64> {
+        let expected = UNCOUNTED_CALL + (1.0 - UNCOUNTED_CALL) * self.touched;
+        let cost = self.measured.unwrap_or(expected).max(expected);
+        (cost <= HARDLY_LESS).then_some(cost)
+    }
+}
+
 /// Whether calls are counted.
 #[derive(Debug)]
 pub struct Turns {
@@ -57,11 +87,14 @@ impl Turns {
                 self.hidden = Some((at, some));
                 self.until = at + self.jittered(TURN_NS * (1.0 / share.max(1e-3) - 1.0));
             }
-            Some((from, some)) if share >= 1.0 || at >= self.until => {
-                self.ended = self.hidden(KtimeNs(at));
-                self.untold.push((from.max(self.told), at, some));
-                self.hidden = None;
+            Some(_) if share >= 1.0 || at >= self.until => {
+                self.end_hidden(at);
                 self.until = at + self.jittered(TURN_NS);
+            }
+            // That saves nothing, as is known by now.
+            Some((_, true)) if !some => {
+                self.end_hidden(at);
+                self.hidden = Some((at, false));
             }
             _ => {}
         }
@@ -75,6 +108,13 @@ impl Turns {
             self.began + FIRST_NS / 2
         } else {
             self.until
+        }
+    }
+
+    fn end_hidden(&mut self, at: u64) {
+        self.ended = self.hidden(KtimeNs(at));
+        if let Some((from, some)) = self.hidden.take() {
+            self.untold.push((from.max(self.told), at, some));
         }
     }
 
@@ -164,6 +204,20 @@ mod tests {
     }
 
     #[test]
+    fn none_are_counted_where_some_cost_nearly_as_much() {
+        let mut some = SomeCalls::default();
+        assert_eq!(some.cost(), Some(0.2));
+        some.touched = 0.5;
+        assert_eq!(some.cost(), None, "more than half of them are");
+        some.touched = 0.0;
+        some.measured(Some(4e7), None);
+        assert!(some.cost().is_some());
+        // Calls that are never counted cost the same in any case.
+        some.measured(Some(4e7), Some(3.9e7));
+        assert_eq!(some.cost(), None);
+    }
+
+    #[test]
     fn what_costs_very_much_is_counted_for_a_shorter_time_at_first() {
         let mut now = KtimeNs(1);
         let mut turns = Turns::new(now, 3);
@@ -205,6 +259,22 @@ mod tests {
         let hidden = turns.hidden(now);
         assert_eq!((sum, sum), (hidden.ns, hidden.some_ns));
         assert!(sum > 5_000_000_000);
+    }
+
+    #[test]
+    fn where_counting_some_saves_nothing_none_are_counted_at_once() {
+        let mut now = KtimeNs(1);
+        let mut turns = Turns::new(now, 3);
+        counted(&mut turns, &mut now, 5, 0.03);
+        assert_eq!(turns.counted(), Counted::Touched);
+        let hidden = turns.hidden(now);
+        now.0 += LOOK;
+        assert_eq!(turns.look(now, 0.03, false), Counted::None);
+        now.0 += LOOK;
+        turns.look(now, 0.03, false);
+        let after = turns.hidden(now);
+        assert_eq!(after.ns - hidden.ns, 2 * LOOK);
+        assert_eq!(after.some_ns - hidden.some_ns, LOOK);
     }
 
     #[test]

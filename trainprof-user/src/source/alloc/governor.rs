@@ -75,16 +75,6 @@ const RARE_CALLS: f64 = 0.15;
 const NEARLY_ALL: f64 = 0.85;
 /// What was overspent is paid back in so many seconds.
 const REPAID_S: f64 = 30.0;
-/// A call that is not counted while others are costs this part of one that is.
-const UNCOUNTED_CALL: f64 = 0.2;
-/// Where more than this part of the calls would be counted in any case, none are.
-const MOSTLY_TOUCHED: f64 = 0.3;
-
-/// What calls cost while only those of chosen processes, which make this part of them, are counted: a part (0–1) of what they cost
-/// while all are. `None`: then none are to be counted.
-pub fn hidden_calls_cost(touched: f64) -> Option<f64> {
-    (touched <= MOSTLY_TOUCHED).then(|| UNCOUNTED_CALL + (1.0 - UNCOUNTED_CALL) * touched)
-}
 
 /// What is given up, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,8 +144,8 @@ pub struct Load {
     pub calls_ns: u64,
     /// What counting all calls takes, nanoseconds a second; `None`: not known.
     pub all_calls_rate: Option<f64>,
-    /// Part (0–1) of the calls that are made by processes whose calls are noted one by one.
-    pub touched_calls: f64,
+    /// What calls take while not all are counted, as a part (0–1) of that.
+    pub hidden_calls: f64,
 }
 
 /// A process that a window could open on.
@@ -251,8 +241,9 @@ struct Known {
 pub struct Governor {
     budget: f64,
     costs: Option<Costs>,
-    /// What was saved up, nanoseconds; may be negative.
+    /// What was saved up, nanoseconds; may be negative. And what was given in advance, for windows alone.
     balance: f64,
+    advance: f64,
     /// Intervals so far.
     intervals: u32,
     /// Over the last seconds: CPUs that the job uses, what the fixed costs take (both as nanoseconds a second), samples.
@@ -292,6 +283,7 @@ impl Governor {
             budget,
             costs: None,
             balance: 0.0,
+            advance: 0.0,
             intervals: 0,
             job_rate: 0.0,
             fixed_rate: 0.0,
@@ -358,7 +350,8 @@ impl Governor {
         }
         let earned = self.budget * load.job_cpu_ns as f64 - fixed;
         if self.intervals == 0 {
-            self.balance += self.budget * self.job_rate.max(1e9) * ADVANCE_S;
+            self.advance = self.budget * self.job_rate.max(1e9) * ADVANCE_S;
+            self.balance += self.advance;
         }
         let most = self.budget * self.job_rate.max(1e9) * SAVED_S;
         self.balance = (self.balance + earned).clamp(-most, most);
@@ -380,7 +373,7 @@ impl Governor {
         all / (self.job_rate - all).max(all).max(1.0)
     }
 
-    /// What that is when all else goes on: the budget, and what was saved up or is to be paid back, without the other fixed costs.
+    /// What that is when all else goes on: the budget without the other fixed costs, and without what was overspent and is to be paid back.
     fn room_for_calls(&mut self, load: &Load) -> f64 {
         let budget = self.budget * self.job_rate;
         let Some(all) = load.all_calls_rate else {
@@ -390,9 +383,10 @@ impl Governor {
         if self.job_rate < BUSY_CPUS * 1e9 || all < CALLS_MATTER * budget {
             return 1.0;
         }
-        let hidden = hidden_calls_cost(load.touched_calls).unwrap_or(0.0) * all;
+        let hidden = load.hidden_calls * all;
         let rest = self.fixed_rate - self.calls_rate;
-        let room = budget + self.balance / REPAID_S - rest;
+        let earned = (self.balance - self.advance).min(0.0);
+        let room = budget + earned / REPAID_S - rest;
         let least = (CALLS_AT_LEAST * budget / all).clamp(RAREST_CALLS, RARE_CALLS);
         let share = ((room - hidden) / (all - hidden)).max(least);
         if share > NEARLY_ALL { 1.0 } else { share }

@@ -93,8 +93,8 @@ pub struct CostSoFar {
     pub own_ns: u64,
     /// What counting all calls takes, nanoseconds a second; `None`: not known.
     pub all_calls_rate: Option<f64>,
-    /// Part (0–1) of the calls that are made by processes whose calls are noted one by one.
-    pub touched_calls: f64,
+    /// What calls take while not all are counted, as a part (0–1) of that.
+    pub hidden_calls: f64,
 }
 
 /// See the module.
@@ -244,7 +244,7 @@ impl Allocs {
             samples: std::mem::take(&mut self.samples),
             calls_ns: cost.calls_ns.saturating_sub(self.calls_ns),
             all_calls_rate: cost.all_calls_rate,
-            touched_calls: cost.touched_calls,
+            hidden_calls: cost.hidden_calls,
         });
         self.cost = (cost.own_ns, cost.probes_ns);
         self.calls_ns = cost.calls_ns;

@@ -45,7 +45,9 @@ impl Counted {
         let beginnings = more(|stats| stats.beginnings);
         // Their beginnings were seen as often as those of other calls.
         let seen = 1.0 + beginnings as f64 / ends.max(1) as f64;
-        let spin = more(|stats| stats.yields) as f64 * ignored_call_ns.unwrap_or(0.0) * seen;
+        // Who gave up the CPU to another thread made way for it; who had it again at once had nothing to do.
+        let spun = more(|stats| stats.yields).saturating_sub(more(|stats| stats.switches));
+        let spin = spun as f64 * ignored_call_ns.unwrap_or(0.0) * seen;
         let calls = Self {
             ns,
             runs: ends + beginnings,
@@ -187,10 +189,14 @@ impl Cost {
         true
     }
 
-    /// What counting all calls costs by the last window in which they were, working nanoseconds a second; and what counting calls cost
-    /// until the last sample.
-    pub fn of_calls(&self) -> (Option<f64>, u64) {
-        (self.calls[0].working_rate(), self.calls_ns)
+    /// What calls cost until the last sample, working nanoseconds.
+    pub fn of_calls(&self) -> u64 {
+        self.calls_ns
+    }
+
+    /// What they cost by the last windows while all, and while some are counted, working nanoseconds a second.
+    pub fn call_rates(&self) -> [Option<f64>; 2] {
+        self.calls.each_ref().map(Spread::working_rate)
     }
 
     /// What watching costs so far; of the probes what the windows of counting tell.
@@ -259,7 +265,8 @@ mod tests {
             runs: 31_000,
             ends: 20_000,
             beginnings: 10_000,
-            yields: 16_000,
+            yields: 16_500,
+            switches: 500,
             calls_ns: 2_000_000,
         };
         let (calls, rest) = Counted::between(&before, &after, Some(50.0));
@@ -299,7 +306,8 @@ mod tests {
         // Of 4 s, 1.5 s were hidden.
         cost.sample_at(at(4_000), hidden_for(1_500));
         let calls_ns = 2_500_000_000 / 2 + 150_000_000;
-        assert_eq!(cost.of_calls(), (Some(5e8), calls_ns));
+        assert_eq!(cost.of_calls(), calls_ns);
+        assert_eq!(cost.call_rates(), [Some(5e8), Some(1e8)]);
         assert_eq!(cost.probes.ns, 20_000_000 + calls_ns);
     }
 }

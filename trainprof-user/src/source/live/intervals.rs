@@ -79,15 +79,16 @@ impl Live {
         let slowed = self.allocs.slowed_by_counting();
         self.turns.tell(to, &self.touched, slowed, &mut self.out);
         if self.out.len() == hidden_before {
-            self.touched_calls = self.part_of_touched(&interval);
+            self.some_calls.touched = self.part_of_touched(&interval);
         }
-        let (all_calls_rate, calls_ns) = self.cost.of_calls();
+        let [all_calls_rate, some] = self.cost.call_rates();
+        self.some_calls.measured(all_calls_rate, some);
         let cost = CostSoFar {
             probes_ns: self.cost.probes.working_ns(),
-            calls_ns,
+            calls_ns: self.cost.of_calls(),
             own_ns: own::usage().0,
             all_calls_rate,
-            touched_calls: self.touched_calls,
+            hidden_calls: self.some_calls.cost().unwrap_or(0.0),
         };
         self.allocs
             .interval(&interval, &self.alive, &cost, &mut self.out);

@@ -1,11 +1,7 @@
 //! Looks at how many system calls the job makes, and at what counting them costs: how many are counted, and how many timed.
 
 use super::Live;
-use crate::{
-    kernel::Counted,
-    record::Record,
-    source::{alloc::governor::hidden_calls_cost, own},
-};
+use crate::{kernel::Counted, record::Record, source::own};
 
 /// While there are very many calls, so many like ones in a row go unlooked at for notes of single calls.
 const MOST_PASSED: u64 = 16;
@@ -28,7 +24,7 @@ impl Live {
     /// Counts all calls or not, as there is room for.
     fn count_calls(&mut self) -> Counted {
         let before = self.turns.counted();
-        let some = hidden_calls_cost(self.touched_calls).is_some();
+        let some = self.some_calls.cost().is_some();
         let share = self.allocs.calls_share();
         let counted = self.turns.look(own::now(), share, some);
         if counted == before {
