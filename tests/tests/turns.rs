@@ -116,7 +116,7 @@ fn steps_are_seen_while_calls_of_workers_are_not_counted() {
     args.extend(os(&[&"--step-ms", &"1", &folder]));
     let workload = Workload::python(&python, "loader.py", &args);
     let pid = workload.pid();
-    let seen = observe_with(workload, pid, &budget("0.1%"));
+    let seen = observe_with(workload, pid, &budget("0.5%"));
     let mut checks = Checks::new();
     let (path, counts) = seen.truth["dirs"]
         .as_object()

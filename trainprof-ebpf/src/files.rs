@@ -147,7 +147,7 @@ fn program_break(task: *const c_void) -> u64 {
 pub fn note_break(task: *const c_void, tgid: u32) {
     let known = Break {
         at: program_break(task),
-        calls: control(Control::CALLS),
+        counted: Control::counted(),
     };
     let _ = BREAKS.insert(&tgid, &known, 0);
 }
@@ -162,18 +162,25 @@ pub fn forget_break(tgid: u32) {
 /// the last one left it.
 #[inline(always)]
 fn break_moved(tgid: u32, before: u64, result: u64) -> u64 {
-    let calls = control(Control::CALLS);
+    let counted = Control::counted();
     // SAFETY: copied out at once.
     let known = unsafe { BREAKS.get(&tgid) }
         .copied()
-        .unwrap_or(Break { at: 0, calls });
-    if known.at != result || known.calls != calls {
-        let _ = BREAKS.insert(&tgid, &Break { at: result, calls }, 0);
+        .unwrap_or(Break { at: 0, counted });
+    if known.at != result || known.counted != counted {
+        let _ = BREAKS.insert(
+            &tgid,
+            &Break {
+                at: result,
+                counted,
+            },
+            0,
+        );
     }
     if before != 0 {
         return result.abs_diff(before);
     }
-    if known.calls != calls {
+    if known.counted != counted {
         // It moved while nobody counted, nobody knows how far.
         return 0;
     }

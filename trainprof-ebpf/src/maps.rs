@@ -195,12 +195,12 @@ pub static PACE: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static YIELDS: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
-/// End of a process's heap after its last brk(2), and [`Control::CALLS`] of then.
+/// End of a process's heap after its last brk(2), and [`Control::counted`] of then.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Break {
     pub at: u64,
-    pub calls: u64,
+    pub counted: u64,
 }
 
 /// By process id.
@@ -291,10 +291,21 @@ impl Control {
     /// Number of the first of the [`Control::ENTRIES`] stretches since calls are counted; 0: they are not. What was known of a
     /// thread's calls and descriptors before that is out of date.
     pub const CALLS: usize = 9;
-    /// Not 0: calls of [`touched`] processes are counted even when those of others are not.
+    /// Such a number since when calls of [`touched`] processes alone are counted, others' not; 0: that is not so.
     pub const TOUCHED_CALLS: usize = 10;
     /// How many there are.
     pub const WORDS: usize = 11;
+
+    /// Which stretch of counting this is, of all calls or of some.
+    #[inline(always)]
+    pub fn counted() -> u64 {
+        let all = control(Self::CALLS);
+        if all != 0 {
+            all
+        } else {
+            control(Self::TOUCHED_CALLS)
+        }
+    }
 }
 
 /// When the probes last changed [`THREADS`], ns: what was known before is out of date.

@@ -42,7 +42,7 @@ fn reads(facts: &Facts, tid: u32, class: Class, without: &[(u64, u64)]) -> Optio
         .map(|touch| touch.at.0)
         .filter(|at| overlap(without, *at, at + 1) == 0)
         .collect();
-    let seconds = facts.counted_ns() as f64 / 1e9;
+    let seconds = facts.walkable_ns() as f64 / 1e9;
     (times.len() > MIN_STEPS && times.len() as f64 <= MOST_PER_S * seconds).then_some(times)
 }
 

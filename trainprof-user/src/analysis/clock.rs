@@ -130,15 +130,15 @@ impl Steps {
 
 /// Steps from one of these times to the next, where all of it is known; `other`: how many another clock counts.
 pub(super) fn build(facts: &Facts, clock: Clock, times: Vec<u64>, other: Option<usize>) -> Steps {
-    let known = match clock {
-        Clock::Queue | Clock::GpuSync => &facts.spans,
-        _ => &facts.counted,
-    };
     let spans: Vec<(u64, u64)> = times
         .windows(2)
         .map(|pair| (pair[0], pair[1]))
         .filter(|(from, to)| {
-            to > from && known.iter().any(|(begin, end)| begin <= from && to <= end)
+            to > from
+                && facts
+                    .spans
+                    .iter()
+                    .any(|(begin, end)| begin <= from && to <= end)
         })
         .collect();
     let mut steps = Steps {

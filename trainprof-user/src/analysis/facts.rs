@@ -6,13 +6,11 @@ use trainprof_common::{op::Class, thread::WakerKind};
 
 use super::{
     polling::put_together,
-    spans::without,
     timeline::{Item, line, timeline},
 };
 use crate::{
     record::fact::{GpuCallKind, ObjectFact, SampleFact, TouchFact},
     session::{Segment, Session, Thread, history::Residual},
-    time::KtimeNs,
 };
 
 /// A call into the GPU's runtime, as an interval.
@@ -35,8 +33,6 @@ pub struct Facts<'a> {
     handed: HashSet<(u32, u64)>,
     /// Stretches of time without a hole.
     pub spans: Vec<(u64, u64)>,
-    /// Of these, those in which system calls of trainers were counted.
-    pub counted: Vec<(u64, u64)>,
 }
 
 impl<'a> Facts<'a> {
@@ -78,11 +74,6 @@ impl<'a> Facts<'a> {
             .map(|(tid, waits)| (tid, timeline(waits)))
             .collect();
         put_together(session, &mut timelines);
-        let numbers = |spans: &[(KtimeNs, KtimeNs)]| -> Vec<(u64, u64)> {
-            spans.iter().map(|(from, to)| (from.0, to.0)).collect()
-        };
-        let spans = numbers(&session.history.spans());
-        let uncounted = numbers(session.uncounted.spans());
         Self {
             session,
             timelines,
@@ -90,8 +81,12 @@ impl<'a> Facts<'a> {
             samples,
             touches,
             handed: handed(session),
-            counted: without(&spans, &uncounted),
-            spans,
+            spans: session
+                .history
+                .spans()
+                .into_iter()
+                .map(|(from, to)| (from.0, to.0))
+                .collect(),
             segments,
         }
     }
@@ -99,11 +94,6 @@ impl<'a> Facts<'a> {
     /// Nanoseconds of the watch that can be walked.
     pub fn walkable_ns(&self) -> u64 {
         self.spans.iter().map(|(from, to)| to - from).sum()
-    }
-
-    /// Nanoseconds of the watch in which calls of trainers can be looked at.
-    pub fn counted_ns(&self) -> u64 {
-        self.counted.iter().map(|(from, to)| to - from).sum()
     }
 
     /// The spans, cut to the life of a thread.

@@ -75,7 +75,7 @@ pub fn pulse(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> Option<Pulse> {
             .or_default()
             .push(at);
     }
-    if noted as f64 > MOST_PER_S * facts.counted_ns() as f64 / 1e9 {
+    if noted as f64 > MOST_PER_S * facts.walkable_ns() as f64 / 1e9 {
         return None;
     }
     let mut found: Vec<Vec<u64>> = kinds
@@ -208,7 +208,7 @@ fn steady(facts: &Facts, times: &[u64]) -> bool {
 
 /// Lengths of steps from one of these times to the next, sorted; without those that reach over a hole in what is known.
 fn lengths(facts: &Facts, times: &[u64]) -> Vec<u64> {
-    let whole = |pair: &&[u64]| overlap(&facts.counted, pair[0], pair[1]) == pair[1] - pair[0];
+    let whole = |pair: &&[u64]| overlap(&facts.spans, pair[0], pair[1]) == pair[1] - pair[0];
     let pairs = times.windows(2).filter(whole);
     let mut out: Vec<u64> = pairs.map(|pair| pair[1] - pair[0]).collect();
     out.sort_unstable();
@@ -235,5 +235,5 @@ pub(super) fn throughout(facts: &Facts, times: &[u64]) -> bool {
     };
     let covered: u64 = lengths.iter().sum();
     *longest as f64 <= LONGEST * *usual as f64
-        && covered as f64 >= COVERED * facts.counted_ns() as f64
+        && covered as f64 >= COVERED * facts.walkable_ns() as f64
 }

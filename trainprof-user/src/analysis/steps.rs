@@ -191,6 +191,9 @@ fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps
         .collect();
     waits.sort_unstable();
     let begin = |before: u64, at: u64| {
+        // What was not seen is no part of a step.
+        let seen = facts.spans.partition_point(|span| span.0 <= at);
+        let before = before.max(seen.checked_sub(1).map_or(0, |n| facts.spans[n].0));
         let next = waits.partition_point(|from| *from <= before);
         waits.get(next).map_or(at, |from| at.min(*from))
     };
@@ -373,7 +376,7 @@ fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
     steps.within_ns = within_ns;
     // Files that a program reads when it starts are no batches.
     let covered: u64 = steps.spans.iter().map(|(from, to)| to - from).sum();
-    (covered as f64 >= ALL_THROUGH * facts.counted_ns() as f64).then_some(steps)
+    (covered as f64 >= ALL_THROUGH * facts.walkable_ns() as f64).then_some(steps)
 }
 
 /// Calls that the step thread makes at even intervals, where nothing better is there: less sure than the others.

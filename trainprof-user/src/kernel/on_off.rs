@@ -41,12 +41,17 @@ impl Probes {
         if counted == self.counted {
             return Ok(());
         }
+        // Should it fail on the way, another try does all of it.
+        self.counted = Counted::None;
         if counted != Counted::All {
             self.show_entries(false)?;
             self.set_control(CONTROL_CALLS, 0)?;
         }
-        let of_touched = u64::from(counted == Counted::Touched);
-        self.set_control(CONTROL_TOUCHED_CALLS, of_touched)?;
+        let touched = match counted {
+            Counted::Touched => self.next_stretch(),
+            _ => 0,
+        };
+        self.set_control(CONTROL_TOUCHED_CALLS, touched)?;
         match (counted, self.ends.take()) {
             (Counted::None, Some(link)) => take_off(&mut self.ebpf, plan::ENDS, link)?,
             (Counted::None, None) => {}

@@ -107,15 +107,21 @@ impl History {
         self.open.calls.push(fact);
     }
 
-    /// Closes an interval. `before` gives a thread's totals at its beginning. True when the past was thinned.
+    /// Closes an interval. `before` gives a thread's totals at its beginning. Not `whole`: calls of trainers were not counted all through
+    /// it. Then it goes, as if thinned out: waits without calls would tell half of what a thread did. True when something of the past went.
     pub(super) fn close(
         &mut self,
         interval: &Interval,
+        whole: bool,
         before: impl Fn(u32) -> Option<ThreadTotals>,
     ) -> bool {
         let mut segment = std::mem::take(&mut self.open);
         // What arrived already but ended later is in the sums of the next interval.
         self.open = segment.split_off(interval.to);
+        if !whole {
+            self.thinned = true;
+            return true;
+        }
         segment.from = interval.from;
         segment.to = interval.to;
         segment.lost = interval.lost.iter().map(|(_, n)| n).sum::<u64>() + interval.undecodable;

@@ -358,7 +358,8 @@ impl Session {
     fn close_history(&mut self, interval: &Interval) {
         let threads = &self.threads;
         let current = &self.current;
-        let thinned = self.history.close(interval, |tid| {
+        let whole = !self.uncounted.hides_trainers();
+        let thinned = self.history.close(interval, whole, |tid| {
             let thread = threads.get(current.get(&tid)?)?;
             Some(ThreadTotals {
                 tid,

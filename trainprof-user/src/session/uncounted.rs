@@ -4,13 +4,10 @@ use std::borrow::Cow;
 
 use trainprof_common::op::Op;
 
-use crate::{
-    record::fact::{CallsHidden, Interval, OpSum},
-    time::KtimeNs,
-};
+use crate::record::fact::{CallsHidden, Interval, OpSum};
 
-/// What was counted for less than this in an interval (ns) stands for no other time.
-const TELLS_NS: u64 = 50_000_000;
+/// What was counted for less than this (ns) stands for no other time: parts of a turn are put together.
+const TELLS_NS: u64 = 250_000_000;
 
 /// Time without counting.
 #[derive(Clone, Copy, Default)]
@@ -31,17 +28,9 @@ impl Gone {
         self.worth += ns as f64 * (1.0 + slowed);
     }
 
-    /// For how long calls were counted in an interval of this length that ends.
-    fn rest_of(&mut self, length: u64) -> u64 {
-        length.saturating_sub(std::mem::take(&mut self.here))
-    }
-
     /// How many times the time beside it counts what was counted in `counted` ns; afterwards it counts no more.
     fn given_to(&mut self, counted: u64) -> f64 {
-        if counted < TELLS_NS {
-            return 0.0;
-        }
-        std::mem::take(&mut self.worth) / counted as f64
+        std::mem::take(&mut self.worth) / counted.max(1) as f64
     }
 }
 
@@ -51,41 +40,48 @@ struct Seen {
     pid: Option<u32>,
 }
 
+/// What was counted in some time.
+#[derive(Default)]
+struct Turn {
+    seen: Vec<Seen>,
+    /// For how long others' calls were counted, and those of noted processes, ns.
+    ns: [u64; 2],
+}
+
+impl Turn {
+    fn tells(&self) -> bool {
+        self.ns[0] >= TELLS_NS
+    }
+}
+
 /// What is known of it over a watch.
 #[derive(Default)]
 pub struct Uncounted {
-    /// Of processes whose calls are noted one by one, and of others.
-    noted: Gone,
-    others: Gone,
-    /// The former.
+    /// Of others, and of processes whose calls are noted one by one.
+    gone: [Gone; 2],
+    /// The latter.
     counted: Vec<u32>,
-    /// Times in which no calls at all were counted.
-    spans: Vec<(KtimeNs, KtimeNs)>,
-    /// What was counted in the last interval that tells something, and for how long, ns: others' calls, and those of noted processes.
-    last: Vec<Seen>,
-    last_ns: [u64; 2],
+    /// What was counted since it last stood for other time, and then.
+    turn: Turn,
+    last: Turn,
 }
 
 impl Uncounted {
     /// For how long not all system calls were counted, seconds.
     pub fn seconds(&self) -> f64 {
-        self.others.total as f64 / 1e9
+        self.gone[0].total as f64 / 1e9
     }
 
-    /// Times in which not even the trainers' calls were counted, in order.
-    pub fn spans(&self) -> &[(KtimeNs, KtimeNs)] {
-        &self.spans
+    /// Whether not even trainers' calls were counted in a part of the interval that comes next.
+    pub(super) fn hides_trainers(&self) -> bool {
+        self.gone[1].here > 0
     }
 
     pub(super) fn hidden(&mut self, hidden: &CallsHidden) {
         let ns = hidden.to.since(hidden.from);
-        self.others.add(ns, hidden.slowed);
+        self.gone[0].add(ns, hidden.slowed);
         if hidden.counted.is_empty() {
-            self.noted.add(ns, hidden.slowed);
-            match self.spans.last_mut() {
-                Some(last) if last.1 >= hidden.from => last.1 = hidden.to,
-                _ => self.spans.push((hidden.from, hidden.to)),
-            }
+            self.gone[1].add(ns, hidden.slowed);
         } else {
             self.counted.clone_from(&hidden.counted);
         }
@@ -99,47 +95,42 @@ impl Uncounted {
         pid: impl Fn(u32) -> Option<u32>,
     ) -> Cow<'a, [OpSum]> {
         let length = interval.to.since(interval.from);
-        let counted = [self.others.rest_of(length), self.noted.rest_of(length)];
-        let more = [
-            self.others.given_to(counted[0]),
-            self.noted.given_to(counted[1]),
-        ];
+        for (ns, gone) in self.turn.ns.iter_mut().zip(&mut self.gone) {
+            *ns += length.saturating_sub(std::mem::take(&mut gone.here));
+        }
         let calls = ops.iter().filter(|op| Op::is_call(op.op));
-        let seen: Vec<Seen> = calls
-            .map(|op| Seen {
-                op: *op,
-                pid: pid(op.tid),
-            })
-            .collect();
-        let all = if more == [0.0; 2] {
+        self.turn.seen.extend(calls.map(|op| Seen {
+            op: *op,
+            pid: pid(op.tid),
+        }));
+        if !self.turn.tells() {
+            return ops;
+        }
+        self.last = std::mem::take(&mut self.turn);
+        let beside = self.beside();
+        if beside.is_empty() {
             ops
         } else {
-            let beside = self.times(&seen, more);
             Cow::Owned([ops.as_ref(), &beside].concat())
-        };
-        if counted[0] >= TELLS_NS && !seen.is_empty() {
-            self.last = seen;
-            self.last_ns = counted;
         }
-        all
     }
 
     /// What is to be added for the time at the end of the watch for which no counting stood.
     pub(super) fn finish(&mut self) -> Vec<OpSum> {
-        let [others, noted] = self.last_ns;
-        let more = [self.others.given_to(others), self.noted.given_to(noted)];
-        self.times(&self.last, more)
+        self.beside()
     }
 
-    /// What was seen, so many times: of others, and of noted processes.
-    fn times(&self, seen: &[Seen], more: [f64; 2]) -> Vec<OpSum> {
-        seen.iter()
-            .map(|seen| {
-                let noted = seen.pid.is_some_and(|pid| self.counted.contains(&pid));
-                times(&seen.op, more[usize::from(noted)])
-            })
-            .filter(|op| op.count > 0)
-            .collect()
+    /// What the last turn that tells something tells of the time for which no counting stood yet.
+    fn beside(&mut self) -> Vec<OpSum> {
+        let [others, noted] = self.last.ns;
+        let more = [self.gone[0].given_to(others), self.gone[1].given_to(noted)];
+        let seen = self.last.seen.iter();
+        seen.map(|seen| {
+            let noted = seen.pid.is_some_and(|pid| self.counted.contains(&pid));
+            times(&seen.op, more[usize::from(noted)])
+        })
+        .filter(|op| op.count > 0)
+        .collect()
     }
 }
 
@@ -159,6 +150,7 @@ mod tests {
     use trainprof_common::op::Class;
 
     use super::*;
+    use crate::time::KtimeNs;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -232,11 +224,23 @@ mod tests {
         uncounted.hidden(&hidden(SECOND, SECOND * 3 / 2, &[8]));
         assert_eq!(counts(&mut uncounted, 1, &ops), [400, 10, 5]);
         assert_eq!(uncounted.seconds(), 1.5);
-        assert!(uncounted.spans().is_empty());
         // And for what comes after it, at the end.
         uncounted.hidden(&hidden(2 * SECOND, 3 * SECOND, &[8]));
         assert_eq!(counts(&mut uncounted, 2, &[op(8, Op::Read, 9)]), [0, 9, 0]);
         assert_eq!(sums(&uncounted.finish()), [200, 0, 0]);
+    }
+
+    #[test]
+    fn a_turn_that_two_intervals_share_stands_as_a_whole() {
+        let mut uncounted = Uncounted::default();
+        uncounted.hidden(&hidden(0, SECOND * 9 / 10, &[8]));
+        assert_eq!(counts(&mut uncounted, 0, &[op(7, Op::Open, 2)]), [2, 0, 0]);
+        uncounted.hidden(&hidden(SECOND * 14 / 10, 2 * SECOND, &[8]));
+        // 100 in half a second, 1.5 s hidden.
+        assert_eq!(
+            counts(&mut uncounted, 1, &[op(7, Op::Open, 98)]),
+            [98 + 6 + 294, 0, 0]
+        );
     }
 
     #[test]
@@ -259,8 +263,8 @@ mod tests {
         let mut uncounted = Uncounted::default();
         uncounted.hidden(&hidden(0, SECOND / 2, &[]));
         uncounted.hidden(&hidden(SECOND / 2, SECOND * 3 / 4, &[]));
+        assert!(uncounted.hides_trainers());
         assert_eq!(counts(&mut uncounted, 0, &ops), [400, 40, 0]);
-        let span = (KtimeNs(0), KtimeNs(SECOND * 3 / 4));
-        assert_eq!(uncounted.spans(), [span]);
+        assert!(!uncounted.hides_trainers());
     }
 }

@@ -30,6 +30,8 @@ pub struct Entries {
     /// Looks since beginnings were last shown.
     since_shown: u64,
     hidden: bool,
+    /// Only some calls are counted, and told until this time.
+    paused: Option<u64>,
     /// The kernel would not show them again.
     refused: bool,
     /// Nanoseconds for which they were hidden since [`Self::take_hidden`].
@@ -39,6 +41,9 @@ pub struct Entries {
 impl Entries {
     /// `calls` were made until `at` (kernel time, ns). Whether beginnings are to be shown from now on.
     pub fn look(&mut self, at: u64, calls: u64) -> bool {
+        if let Some(then) = self.paused.take() {
+            self.hidden_ns += at.saturating_sub(then);
+        }
         let Some((then, before)) = self.last.replace((at, calls)) else {
             return !self.hidden;
         };
@@ -76,13 +81,16 @@ impl Entries {
         }
     }
 
-    /// Calls are not counted from now on: those of this time are neither timed nor untimed, and tell no rate.
-    pub fn pause(&mut self, at: u64) {
-        if let Some((then, _)) = self.last.take()
-            && self.hidden
-        {
+    /// Not all calls are counted from `at` on: they tell no rate, and none is timed. `some`: some are counted.
+    pub fn pause(&mut self, at: u64, some: bool) {
+        let since = self
+            .paused
+            .or(self.last.map(|(then, _)| then).filter(|_| self.hidden));
+        if let Some(then) = since {
             self.hidden_ns += at.saturating_sub(then);
         }
+        self.last = None;
+        self.paused = some.then_some(at);
     }
 
     /// Whether there are very many calls.
@@ -167,12 +175,25 @@ mod tests {
         let (mut entries, mut now) = (Entries::default(), (0, 0));
         looks(&mut entries, &mut now, 1_000_000, 3);
         assert_eq!(entries.take_hidden(), LOOK);
-        entries.pause(now.0 + LOOK);
+        entries.pause(now.0 + LOOK, false);
         assert_eq!(entries.take_hidden(), LOOK, "until it began");
         now.0 += 100 * LOOK;
-        entries.pause(now.0);
+        entries.pause(now.0, false);
         let shown = looks(&mut entries, &mut now, 1_000_000, 2);
         assert_eq!((shown, entries.many()), (vec![false, false], true));
+        assert_eq!(entries.take_hidden(), LOOK);
+    }
+
+    #[test]
+    fn what_is_counted_in_a_pause_is_not_timed() {
+        let (mut entries, mut now) = (Entries::default(), (0, 0));
+        looks(&mut entries, &mut now, 1_000, 3);
+        for _ in 0..4 {
+            now.0 += LOOK;
+            entries.pause(now.0, true);
+        }
+        assert_eq!(entries.take_hidden(), 3 * LOOK);
+        assert_eq!(looks(&mut entries, &mut now, 1_000, 1), [true]);
         assert_eq!(entries.take_hidden(), LOOK);
     }
 

@@ -122,6 +122,9 @@ pub struct Live {
     /// The processes whose calls are noted, and what calls cost while theirs alone are counted.
     touched: BTreeSet<u32>,
     some_calls: SomeCalls,
+    /// Until the end of the last interval.
+    hidden_before: Hidden,
+    windows_of_some: u32,
     entries: Entries,
     turns: Turns,
     /// All calls are counted again, and what that costs is to be measured.
@@ -186,6 +189,8 @@ impl Live {
             touches: throttle(watch.limits.touch_spacing_ns),
             touched: BTreeSet::new(),
             some_calls: SomeCalls::default(),
+            hidden_before: Hidden::default(),
+            windows_of_some: 0,
             entries: Entries::default(),
             turns: Turns::new(at, watch.limits.seed),
             counted_again: false,

@@ -11,39 +11,60 @@ use crate::{
 };
 
 /// All calls are counted for so long at first, whatever that costs: a first verdict needs them.
-const FIRST_NS: u64 = 4_000_000_000;
-/// Where there is room for less than this share of the time it costs very much, and half of that has to do.
-const DEAR: f64 = 0.1;
+const FIRST_NS: f64 = 4_000_000_000.0;
 /// Calls are counted for so long at a time, give or take [`JITTER`]: with steps of any length a turn sees another part each time.
 const TURN_NS: f64 = 500_000_000.0;
 const JITTER: f64 = 0.25;
+/// Or where nobody's are counted between turns, for an interval: the walk along wake-ups knows whole ones.
+const WHOLE_NS: f64 = 1_000_000_000.0;
 
 /// A call that is not counted while others are costs this part of one that is, as long as that was not measured.
 const UNCOUNTED_CALL: f64 = 0.2;
 /// Where calls of some would cost more than this part of what those of all do, none are counted.
 const HARDLY_LESS: f64 = 0.45;
+/// What was measured is forgotten after so many intervals: the job may do something else by then.
+const FORGOTTEN_AFTER: u32 = 60;
 
 /// What calls cost while only those of processes are counted whose calls are noted one by one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SomeCalls {
-    /// These processes' part (0–1) of the calls that are counted.
-    pub touched: f64,
-    /// As a part of what all cost.
-    measured: Option<f64>,
+    /// These processes' part (0–1) of the calls.
+    touched: f64,
+    /// As a part of what all cost, and how many intervals ago that was measured.
+    measured: Option<(f64, u32)>,
 }
 
 impl SomeCalls {
-    /// What both cost by the last measurements; what was measured first tells: afterwards perhaps none are counted.
-    pub fn measured(&mut self, all: Option<f64>, some: Option<f64>) {
-        if let (None, Some(all), Some(some)) = (self.measured, all, some) {
-            self.measured = Some(some / all.max(1.0));
+    /// In an interval of `ns` so many calls of these processes, and of all, were counted; for how long not all were, and some of them.
+    pub fn interval(&mut self, ns: u64, touched: u64, all: u64, hidden: Hidden) {
+        let counted = ns.saturating_sub(hidden.ns);
+        let counted_some = counted + hidden.some_ns;
+        if counted < ns / 10 || all == 0 {
+            return;
+        }
+        let touched_rate = touched as f64 / counted_some as f64;
+        let others_rate = (all - touched) as f64 / counted as f64;
+        self.touched = touched_rate / (touched_rate + others_rate);
+    }
+
+    /// What both cost by the last measurements; `new`: some of that was not known before.
+    pub fn measured(&mut self, all: Option<f64>, some: Option<f64>, new: bool) {
+        if let (true, Some(all), Some(some)) = (new, all, some) {
+            self.measured = Some((some / all.max(some).max(1.0), 0));
+        } else if let Some((_, age)) = &mut self.measured {
+            *age += 1;
+            if *age > FORGOTTEN_AFTER {
+                self.measured = None;
+            }
         }
     }
 
     /// As a part (0–1) of what all cost; `None`: then none are to be counted.
     pub fn cost(&self) -> Option<f64> {
         let expected = UNCOUNTED_CALL + (1.0 - UNCOUNTED_CALL) * self.touched;
-        let cost = self.measured.unwrap_or(expected).max(expected);
+        let cost = self
+            .measured
+            .map_or(expected, |(part, _)| part.max(expected));
         (cost <= HARDLY_LESS).then_some(cost)
     }
 }
@@ -51,12 +72,14 @@ impl SomeCalls {
 /// Whether calls are counted.
 #[derive(Debug)]
 pub struct Turns {
-    began: u64,
     random: u64,
     /// Not all calls are counted, since when; whether some are.
     hidden: Option<(u64, bool)>,
-    /// When that, or else this turn, is to end.
-    until: u64,
+    /// Since when that, or else this turn, is so, and by which factor it is longer than usual.
+    since: u64,
+    jitter: f64,
+    /// Something went wrong: all are counted from now on.
+    stopped: bool,
     /// Stretches in which not all were counted that have ended: how long they were, until when they were told, and those that were
     /// not, with whether some were counted.
     ended: Hidden,
@@ -68,54 +91,89 @@ impl Turns {
     /// Of a watch that began at `began`; `seed`: any number that differs from watch to watch.
     pub fn new(began: KtimeNs, seed: u64) -> Self {
         Self {
-            began: began.0,
             random: seed | 1,
             hidden: None,
-            until: began.0 + FIRST_NS,
+            since: began.0,
+            jitter: 1.0,
+            stopped: false,
             ended: Hidden::default(),
             told: 0,
             untold: Vec::new(),
         }
     }
 
-    /// Which calls are counted from `now` on, when there is room to count all for this share (0–1) of the time. `some`: whether in
-    /// the rest of it those of the processes are counted whose calls are noted one by one.
-    pub fn look(&mut self, now: KtimeNs, share: f64, some: bool) -> Counted {
-        let at = now.0.max(self.began);
-        match self.hidden {
-            None if share < 1.0 && at >= self.turn_ends(share) => {
-                self.hidden = Some((at, some));
-                self.until = at + self.jittered(TURN_NS * (1.0 / share.max(1e-3) - 1.0));
-            }
-            Some(_) if share >= 1.0 || at >= self.until => {
-                self.end_hidden(at);
-                self.until = at + self.jittered(TURN_NS);
-            }
-            // That saves nothing, as is known by now.
-            Some((_, true)) if !some => {
-                self.end_hidden(at);
-                self.hidden = Some((at, false));
-            }
-            _ => {}
-        }
-        self.counted()
-    }
-
-    /// When the turn of counting that is under way is over.
-    fn turn_ends(&self, share: f64) -> u64 {
-        let first = self.ended == Hidden::default();
-        if first && share < DEAR {
-            self.began + FIRST_NS / 2
+    /// Which calls are to be counted from `now` on, when there is room to count all for this share (0–1) of the time. `some`: whether in
+    /// the rest of it those of the processes are counted whose calls are noted one by one. If not, whole intervals are with calls or
+    /// without, and that changes only `between` two.
+    pub fn wanted(&self, now: KtimeNs, share: f64, some: bool, between: bool) -> Counted {
+        let lasted = now.0.saturating_sub(self.since) as f64;
+        let hide = if some {
+            Counted::Touched
         } else {
-            self.until
+            Counted::None
+        };
+        match self.counted() {
+            Counted::All => {
+                let first = self.ended == Hidden::default();
+                let turn = if first {
+                    FIRST_NS
+                } else {
+                    TURN_NS * self.jitter
+                };
+                let over = share < 1.0 && lasted >= turn && !self.stopped;
+                if over && (some || between) {
+                    hide
+                } else {
+                    Counted::All
+                }
+            }
+            hidden => {
+                let kept = hidden == Counted::Touched;
+                let turn = if kept { TURN_NS } else { WHOLE_NS };
+                let rest = turn * self.jitter * (1.0 / share.max(1e-3) - 1.0);
+                if (share >= 1.0 || lasted >= rest) && (kept || between) {
+                    Counted::All
+                } else if kept && between {
+                    hide
+                } else {
+                    hidden
+                }
+            }
         }
     }
 
-    fn end_hidden(&mut self, at: u64) {
+    /// From `now` on these are.
+    pub fn set(&mut self, now: KtimeNs, counted: Counted) {
+        if counted == self.counted() {
+            return;
+        }
+        let at = now.0.max(self.since);
+        let hid = self.hidden.is_some();
         self.ended = self.hidden(KtimeNs(at));
         if let Some((from, some)) = self.hidden.take() {
             self.untold.push((from.max(self.told), at, some));
         }
+        if counted != Counted::All {
+            self.hidden = Some((at, counted == Counted::Touched));
+        }
+        // Hiding more, or less, is still the same rest.
+        if hid && self.hidden.is_some() {
+            return;
+        }
+        self.since = at;
+        // A generator that is good enough for jitter (Knuth, MMIX).
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let even = (self.random >> 33) as f64 / (1_u64 << 31) as f64;
+        self.jitter = 1.0 - JITTER + 2.0 * JITTER * even;
+    }
+
+    /// Something went wrong: all calls are counted from now on, as far as they can be.
+    pub fn stop(&mut self, now: KtimeNs) {
+        self.set(now, Counted::All);
+        self.stopped = true;
     }
 
     /// Which calls are counted now.
@@ -162,17 +220,6 @@ impl Turns {
             },
         ));
     }
-
-    /// `ns`, give or take.
-    fn jittered(&mut self, ns: f64) -> u64 {
-        // A generator that is good enough for jitter (Knuth, MMIX).
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let even = (self.random >> 33) as f64 / (1_u64 << 31) as f64;
-        (ns * (1.0 - JITTER + 2.0 * JITTER * even)) as u64
-    }
 }
 
 #[cfg(test)]
@@ -187,7 +234,8 @@ mod tests {
         let from = *now;
         while now.since(from) < seconds * 1_000_000_000 {
             now.0 += LOOK;
-            turns.look(*now, share, true);
+            let wanted = turns.wanted(*now, share, true, false);
+            turns.set(*now, wanted);
         }
         1.0 - (turns.hidden(*now).ns - before) as f64 / now.since(from) as f64
     }
@@ -196,7 +244,7 @@ mod tests {
     fn all_are_counted_at_first_and_where_there_is_room() {
         let mut now = KtimeNs(7_000_000_000);
         let mut turns = Turns::new(now, 1);
-        assert_eq!(counted(&mut turns, &mut now, 3, 0.2), 1.0);
+        assert_eq!(counted(&mut turns, &mut now, 3, 0.01), 1.0);
         assert_eq!(counted(&mut turns, &mut now, 60, 1.0), 1.0);
         let mut told = Vec::new();
         turns.tell(now, &BTreeSet::new(), 0.0, &mut told);
@@ -205,25 +253,43 @@ mod tests {
 
     #[test]
     fn none_are_counted_where_some_cost_nearly_as_much() {
+        let second = 1_000_000_000;
         let mut some = SomeCalls::default();
         assert_eq!(some.cost(), Some(0.2));
-        some.touched = 0.5;
+        some.interval(second, 500, 1_000, Hidden::default());
         assert_eq!(some.cost(), None, "more than half of them are");
-        some.touched = 0.0;
-        some.measured(Some(4e7), None);
+        // Workers begin: of half a second of counting, and of the other half for the trainer alone.
+        let half = Hidden {
+            ns: second / 2,
+            some_ns: second / 2,
+        };
+        some.interval(second, 100, 550, half);
+        assert!((some.cost().expect("some") - (0.2 + 0.8 * 0.1)).abs() < 1e-9);
+        some.measured(Some(4e7), None, true);
         assert!(some.cost().is_some());
-        // Calls that are never counted cost the same in any case.
-        some.measured(Some(4e7), Some(3.9e7));
+        // Calls that are never counted cost the same in any case; perhaps no longer a minute later.
+        some.measured(Some(4e7), Some(3.9e7), true);
         assert_eq!(some.cost(), None);
+        for _ in 0..=FORGOTTEN_AFTER {
+            some.measured(Some(4e7), Some(3.9e7), false);
+        }
+        assert!(some.cost().is_some());
     }
 
     #[test]
-    fn what_costs_very_much_is_counted_for_a_shorter_time_at_first() {
+    fn without_any_calls_intervals_are_whole() {
         let mut now = KtimeNs(1);
         let mut turns = Turns::new(now, 3);
-        assert_eq!(counted(&mut turns, &mut now, 1, 0.05), 1.0);
-        counted(&mut turns, &mut now, 2, 0.05);
-        assert_eq!(turns.counted(), Counted::Touched);
+        let mut changes = 0;
+        for look in 1..2_000_u64 {
+            now.0 += LOOK;
+            let before = turns.counted();
+            let wanted = turns.wanted(now, 0.1, false, look % 25 == 0);
+            turns.set(now, wanted);
+            changes += u32::from(wanted != before);
+            assert!(turns.counted() == before || look % 25 == 0);
+        }
+        assert!(changes > 10, "{changes}");
     }
 
     #[test]
@@ -269,9 +335,10 @@ mod tests {
         assert_eq!(turns.counted(), Counted::Touched);
         let hidden = turns.hidden(now);
         now.0 += LOOK;
-        assert_eq!(turns.look(now, 0.03, false), Counted::None);
+        assert_eq!(turns.wanted(now, 0.03, false, true), Counted::None);
+        turns.set(now, Counted::None);
         now.0 += LOOK;
-        turns.look(now, 0.03, false);
+        assert_eq!(turns.wanted(now, 0.03, false, true), Counted::None);
         let after = turns.hidden(now);
         assert_eq!(after.ns - hidden.ns, 2 * LOOK);
         assert_eq!(after.some_ns - hidden.some_ns, LOOK);
@@ -284,6 +351,10 @@ mod tests {
         counted(&mut turns, &mut now, 5, 0.03);
         assert_eq!(turns.counted(), Counted::Touched);
         now.0 += LOOK;
-        assert_eq!(turns.look(now, 1.0, true), Counted::All);
+        assert_eq!(turns.wanted(now, 1.0, true, false), Counted::All);
+        turns.stop(now);
+        assert_eq!(turns.counted(), Counted::All);
+        now.0 += 100 * LOOK;
+        assert_eq!(turns.wanted(now, 0.1, true, true), Counted::All);
     }
 }

@@ -75,6 +75,8 @@ const RARE_CALLS: f64 = 0.15;
 const NEARLY_ALL: f64 = 0.85;
 /// What was overspent is paid back in so many seconds.
 const REPAID_S: f64 = 30.0;
+/// Counting some calls takes at most this part of the budget, or none are counted.
+const SOME_AT_MOST: f64 = 0.5;
 
 /// What is given up, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,8 +146,8 @@ pub struct Load {
     pub calls_ns: u64,
     /// What counting all calls takes, nanoseconds a second; `None`: not known.
     pub all_calls_rate: Option<f64>,
-    /// What calls take while not all are counted, as a part (0–1) of that.
-    pub hidden_calls: f64,
+    /// What calls take while only some are counted, as a part (0–1) of that; `None`: nearly as much.
+    pub hidden_calls: Option<f64>,
 }
 
 /// A process that a window could open on.
@@ -254,6 +256,7 @@ pub struct Governor {
     all_calls_rate: f64,
     /// Part (0–1) of the time in which all system calls may be counted.
     calls_share: f64,
+    some_calls: bool,
     known: BTreeMap<u32, Known>,
     /// Windows of the last ten seconds: end, process, what was added to one thread.
     recent: VecDeque<(KtimeNs, u32, u64)>,
@@ -291,6 +294,7 @@ impl Governor {
             calls_rate: 0.0,
             all_calls_rate: 0.0,
             calls_share: 1.0,
+            some_calls: true,
             known: BTreeMap::new(),
             recent: VecDeque::new(),
             next_at: KtimeNs(0),
@@ -367,6 +371,11 @@ impl Governor {
         self.calls_share
     }
 
+    /// Whether there is room to count some of them in the rest of it.
+    pub fn some_calls(&self) -> bool {
+        self.some_calls
+    }
+
     /// What counting all system calls takes of the job's CPU time, as a part of what is left.
     pub fn slowed_by_counting(&self) -> f64 {
         let all = self.all_calls_rate;
@@ -383,7 +392,9 @@ impl Governor {
         if self.job_rate < BUSY_CPUS * 1e9 || all < CALLS_MATTER * budget {
             return 1.0;
         }
-        let hidden = load.hidden_calls * all;
+        let hidden = load.hidden_calls.unwrap_or(0.0) * all;
+        self.some_calls = hidden < SOME_AT_MOST * budget;
+        let hidden = if self.some_calls { hidden } else { 0.0 };
         let rest = self.fixed_rate - self.calls_rate;
         let earned = (self.balance - self.advance).min(0.0);
         let room = budget + earned / REPAID_S - rest;

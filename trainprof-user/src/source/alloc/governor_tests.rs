@@ -380,7 +380,7 @@ fn calls_in_turns(all: f64, rest: f64, part: f64, cpus: f64) -> (f64, f64) {
             samples: 99,
             calls_ns: (calls * 1e9) as u64,
             all_calls_rate: Some(all * 1e9),
-            hidden_calls: part,
+            hidden_calls: Some(part),
         });
         if second >= 120 {
             cost += (calls + rest) / 60.0;

@@ -93,8 +93,8 @@ pub struct CostSoFar {
     pub own_ns: u64,
     /// What counting all calls takes, nanoseconds a second; `None`: not known.
     pub all_calls_rate: Option<f64>,
-    /// What calls take while not all are counted, as a part (0–1) of that.
-    pub hidden_calls: f64,
+    /// What calls take while only some are counted, as a part (0–1) of that; `None`: nearly as much.
+    pub hidden_calls: Option<f64>,
 }
 
 /// See the module.
@@ -151,6 +151,11 @@ impl Allocs {
     /// Part (0–1) of the time in which there is room to count all system calls.
     pub fn calls_share(&self) -> f64 {
         self.governor.calls_share()
+    }
+
+    /// Whether there is room to count some of them in the rest of it.
+    pub fn some_calls(&self) -> bool {
+        self.governor.some_calls()
     }
 
     /// What counting all system calls takes of the job's CPU time, as a part of what is left.

@@ -10,7 +10,7 @@ use trainprof_common::{loss::Loss, op::Op, thread::ThreadState};
 use super::{Live, SourceError, comm};
 use crate::{
     env::frameworks::FrameworkFacts,
-    kernel::Aggregates,
+    kernel::{Aggregates, Counted},
     record::{
         Record,
         fact::{Interval, ThreadSeen},
@@ -32,8 +32,15 @@ impl Live {
     /// collected. What every thread had done is noted at once: on a host that leaves us little CPU time, the
     /// collecting may come much later.
     pub fn switch_over(&mut self) -> Result<KtimeNs, SourceError> {
+        let wanted = self.wanted_calls(true);
+        if wanted == Counted::All {
+            self.count_calls(wanted);
+        }
         self.probes.switch_over()?;
         let now = own::now();
+        if wanted != Counted::All {
+            self.count_calls(wanted);
+        }
         self.threads = self.probes.threads()?;
         self.threads.sort_by_key(|(tid, _)| *tid);
         Ok(now)
@@ -75,20 +82,15 @@ impl Live {
             self.frameworks();
         }
         self.observe();
-        let hidden_before = self.out.len();
         let slowed = self.allocs.slowed_by_counting();
         self.turns.tell(to, &self.touched, slowed, &mut self.out);
-        if self.out.len() == hidden_before {
-            self.some_calls.touched = self.part_of_touched(&interval);
-        }
-        let [all_calls_rate, some] = self.cost.call_rates();
-        self.some_calls.measured(all_calls_rate, some);
+        let all_calls_rate = self.learn_of_calls(&interval);
         let cost = CostSoFar {
             probes_ns: self.cost.probes.working_ns(),
             calls_ns: self.cost.of_calls(),
             own_ns: own::usage().0,
             all_calls_rate,
-            hidden_calls: self.some_calls.cost().unwrap_or(0.0),
+            hidden_calls: self.some_calls.cost(),
         };
         self.allocs
             .interval(&interval, &self.alive, &cost, &mut self.out);
@@ -108,8 +110,8 @@ impl Live {
         Ok(())
     }
 
-    /// Part (0–1) of an interval's system calls that processes made whose calls are noted one by one.
-    fn part_of_touched(&self, interval: &Interval) -> f64 {
+    /// Whose calls there are in an interval, and what counting them costs; what that is for all calls, nanoseconds a second.
+    fn learn_of_calls(&mut self, interval: &Interval) -> Option<f64> {
         let (mut touched, mut all) = (0, 0);
         for op in interval.ops.iter().filter(|op| Op::is_call(op.op)) {
             all += op.count;
@@ -118,7 +120,16 @@ impl Live {
                 touched += op.count;
             }
         }
-        touched as f64 / u64::max(all, 1) as f64
+        let hidden = self.turns.hidden(interval.to);
+        let before = std::mem::replace(&mut self.hidden_before, hidden);
+        let ns = interval.to.since(interval.from);
+        self.some_calls
+            .interval(ns, touched, all, hidden.since(before));
+        let [all, some] = self.cost.call_rates();
+        let windows = self.cost.windows_of_some();
+        let new = windows > std::mem::replace(&mut self.windows_of_some, windows);
+        self.some_calls.measured(all, some, new);
+        all
     }
 
     /// Learns of threads whose fork event was lost, and forgets those whose exit event was.

@@ -14,35 +14,48 @@ impl Live {
 
     /// Looks how many calls the job makes, and decides whether they are counted, and their beginnings shown, until the next look.
     pub fn look_at_pace(&mut self) {
-        if self.count_calls() == Counted::All {
-            self.show_entries();
-        } else {
-            self.entries.pause(own::now().0);
+        let wanted = self.wanted_calls(false);
+        self.count_calls(wanted);
+        match self.turns.counted() {
+            Counted::All => self.show_entries(),
+            counted => self
+                .entries
+                .pause(own::now().0, counted == Counted::Touched),
         }
     }
 
-    /// Counts all calls or not, as there is room for.
-    fn count_calls(&mut self) -> Counted {
-        let before = self.turns.counted();
-        let some = self.some_calls.cost().is_some();
+    /// Which calls there is room to count. `between`: an interval ends now.
+    pub(super) fn wanted_calls(&self, between: bool) -> Counted {
+        let some = self.some_calls.cost().is_some() && self.allocs.some_calls();
         let share = self.allocs.calls_share();
-        let counted = self.turns.look(own::now(), share, some);
-        if counted == before {
-            return counted;
+        self.turns.wanted(own::now(), share, some, between)
+    }
+
+    /// Counts these calls from now on.
+    pub(super) fn count_calls(&mut self, counted: Counted) {
+        if counted == self.turns.counted() {
+            return;
         }
-        self.counted_again = counted == Counted::All;
-        if let Err(error) = self.probes.count_calls(counted) {
-            tracing::warn!(%error, ?counted, "which calls are counted could not be changed");
-            if counted == Counted::All {
-                self.out.push(Record::Missing {
-                    what: "file operations".to_owned(),
-                    reason: format!(
-                        "calls were not counted for a while, and then they could not be watched again: {error}"
-                    ),
-                });
-            }
+        let hides = counted != Counted::All;
+        if hides {
+            self.turns.set(own::now(), counted);
         }
-        counted
+        let done = self.probes.count_calls(counted);
+        if !hides {
+            self.turns.set(own::now(), counted);
+            self.counted_again = true;
+        }
+        let Err(error) = done else { return };
+        tracing::warn!(%error, ?counted, "which calls are counted could not be changed");
+        self.turns.stop(own::now());
+        if let Err(error) = self.probes.count_calls(Counted::All) {
+            self.out.push(Record::Missing {
+                what: "file operations".to_owned(),
+                reason: format!(
+                    "calls were not counted for a while, and then they could not be watched again: {error}"
+                ),
+            });
+        }
     }
 
     fn show_entries(&mut self) {
