@@ -111,12 +111,20 @@ fn steps_are_seen_while_calls_of_workers_are_not_counted() {
         return skip(name, "no Python with torch (TRAINPROF_PYTHON names one)");
     };
     let data = Data::new();
-    let folder = data.files("cats", 320, "jpg", |i| 3_000 + 11 * i);
-    let mut args = os(&[&"--workers", &"2", &"--epochs", &"150", &"--persistent"]);
+    let folder = data.files("cats", 1_280, "jpg", |i| 3_000 + 11 * i);
+    let mut args = os(&[
+        &"--workers",
+        &"2",
+        &"--epochs",
+        &"150",
+        &"--batch",
+        &"64",
+        &"--persistent",
+    ]);
     args.extend(os(&[&"--step-ms", &"1", &folder]));
     let workload = Workload::python(&python, "loader.py", &args);
     let pid = workload.pid();
-    let seen = observe_with(workload, pid, &budget("0.5%"));
+    let seen = observe_with(workload, pid, &budget("2%"));
     let mut checks = Checks::new();
     let (path, counts) = seen.truth["dirs"]
         .as_object()

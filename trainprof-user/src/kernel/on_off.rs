@@ -13,7 +13,7 @@ pub enum Counted {
     /// Those of every followed thread.
     #[default]
     All,
-    /// Those of processes whose calls are noted one by one ([`Probes::touch`]): a call of another costs it a fifth.
+    /// Those of processes whose calls are noted one by one ([`Probes::touch`]): a call of another costs it about half.
     Touched,
     /// Nobody's: a call costs nothing.
     None,

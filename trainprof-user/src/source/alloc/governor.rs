@@ -75,8 +75,8 @@ const RARE_CALLS: f64 = 0.15;
 const NEARLY_ALL: f64 = 0.85;
 /// What was overspent is paid back in so many seconds.
 const REPAID_S: f64 = 30.0;
-/// Counting some calls takes at most this part of the budget, or none are counted.
-const SOME_AT_MOST: f64 = 0.5;
+/// Counting some calls may take so many times the budget: steps are found by them. Else none are counted.
+const SOME_AT_MOST: f64 = 2.0;
 
 /// What is given up, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
