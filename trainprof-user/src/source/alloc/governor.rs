@@ -75,8 +75,10 @@ const RARE_CALLS: f64 = 0.15;
 const NEARLY_ALL: f64 = 0.85;
 /// What was overspent is paid back in so many seconds.
 const REPAID_S: f64 = 30.0;
-/// Counting some calls may take so many times the budget: steps are found by them. Else none are counted.
+/// Counting some calls may take so many times the budget: steps are found by them. Else none are counted, where counting all takes so
+/// many times the budget: what a trainer does is hardly understood without its calls.
 const SOME_AT_MOST: f64 = 2.0;
+const NONE_FROM: f64 = 4.0;
 
 /// What is given up, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -392,9 +394,13 @@ impl Governor {
         if self.job_rate < BUSY_CPUS * 1e9 || all < CALLS_MATTER * budget {
             return 1.0;
         }
-        let hidden = load.hidden_calls.unwrap_or(0.0) * all;
-        self.some_calls = hidden < SOME_AT_MOST * budget;
-        let hidden = if self.some_calls { hidden } else { 0.0 };
+        let some = load.hidden_calls.map(|part| part * all);
+        let some = some.filter(|some| *some < SOME_AT_MOST * budget);
+        self.some_calls = some.is_some();
+        if some.is_none() && all < NONE_FROM * budget {
+            return 1.0;
+        }
+        let hidden = some.unwrap_or(0.0);
         let rest = self.fixed_rate - self.calls_rate;
         let earned = (self.balance - self.advance).min(0.0);
         let room = budget + earned / REPAID_S - rest;

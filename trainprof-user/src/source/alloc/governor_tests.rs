@@ -367,7 +367,7 @@ proptest! {
 /// the part of it in which all calls were counted.
 fn calls_in_turns(all: f64, rest: f64, part: f64, cpus: f64) -> (f64, f64) {
     let mut governor = Governor::new(0.01);
-    let hidden = part * all;
+    let hidden = if part < 1.0 { part * all } else { 0.0 };
     let (mut cost, mut counted) = (0.0, 0.0);
     for second in 0..180 {
         let share = governor.calls_share();
@@ -380,7 +380,7 @@ fn calls_in_turns(all: f64, rest: f64, part: f64, cpus: f64) -> (f64, f64) {
             samples: 99,
             calls_ns: (calls * 1e9) as u64,
             all_calls_rate: Some(all * 1e9),
-            hidden_calls: Some(part),
+            hidden_calls: (part < 1.0).then_some(part),
         });
         if second >= 120 {
             cost += (calls + rest) / 60.0;
@@ -396,19 +396,21 @@ fn calls_are_counted_in_turns_where_the_budget_has_no_room_for_all() {
     assert!((0.018..0.0205).contains(&cost), "{cost}");
     assert!((0.3..0.7).contains(&counted), "{counted}");
     // A loader that does nothing but read warm files: a quarter of a CPU.
-    let (cost, counted) = calls_in_turns(0.25, 0.010, 0.0, 2.0);
+    let (cost, counted) = calls_in_turns(0.25, 0.010, 1.0, 2.0);
     assert!((0.015..0.021).contains(&cost), "{cost}");
     assert!((0.02..0.06).contains(&counted), "{counted}");
 }
 
 #[test]
 fn calls_are_all_counted_where_that_costs_little_or_nobody_gains() {
-    for (all, rest, cpus) in [
-        (0.005, 0.010, 2.0),
-        (0.003, 0.050, 2.0),
-        (0.005, 0.010, 0.1),
+    for (all, rest, part, cpus) in [
+        (0.005, 0.010, 0.25, 2.0),
+        (0.003, 0.050, 0.25, 2.0),
+        (0.005, 0.010, 0.25, 0.1),
+        // A trainer's own calls.
+        (0.070, 0.010, 1.0, 2.0),
     ] {
-        let counted = calls_in_turns(all, rest, 0.25, cpus).1;
-        assert!(counted > 0.999, "{all} {rest} {cpus}: {counted}");
+        let counted = calls_in_turns(all, rest, part, cpus).1;
+        assert!(counted > 0.999, "{all} {rest} {part} {cpus}: {counted}");
     }
 }
