@@ -44,7 +44,7 @@ fn calls_that_cost_too_much_are_counted_in_turns() {
     let data = Data::new();
     let folder = data.files("warm", 500, "bin", |_| 1_024);
     let turns = if in_vm() { "500" } else { "6000" };
-    let workload = Workload::start("files", &os(&[&"-r", &turns, &folder]));
+    let workload = Workload::start("files", os(&[&"-r", &turns, &folder]));
     let pid = workload.pid();
     let seen = observe_with(workload, pid, &budget("1%"));
     let total = &seen.truth["total"];
@@ -88,7 +88,7 @@ fn a_budget_with_room_for_all_calls_counts_them_all() {
     let data = Data::new();
     let folder = data.files("warm", 500, "bin", |_| 1_024);
     let turns = if in_vm() { "200" } else { "3000" };
-    let workload = Workload::start("files", &os(&[&"-r", &turns, &folder]));
+    let workload = Workload::start("files", os(&[&"-r", &turns, &folder]));
     let pid = workload.pid();
     let seen = observe_with(workload, pid, &budget("100%"));
     let mut checks = Checks::new();
