@@ -43,7 +43,7 @@ fn calls_that_cost_too_much_are_counted_in_turns() {
     let Some(_turn) = root_test(name) else { return };
     let data = Data::new();
     let folder = data.files("warm", 500, "bin", |_| 1_024);
-    let turns = if in_vm() { "500" } else { "6000" };
+    let turns = if in_vm() { "1000" } else { "6000" };
     let workload = Workload::start("files", os(&[&"-r", &turns, &folder]));
     let pid = workload.pid();
     let seen = observe_with(workload, pid, &budget("1%"));
