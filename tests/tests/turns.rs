@@ -12,6 +12,15 @@ fn budget(share: &str) -> Vec<OsString> {
     os(&[&"--overhead-budget", &share])
 }
 
+/// A job that opens, reads and closes 500 warm files so many times.
+fn watch_warm_files(times: &str, share: &str) -> Observed {
+    let data = Data::new();
+    let folder = data.files("warm", 500, "bin", |_| 1_024);
+    let workload = Workload::start("files", os(&[&"-r", &times, &folder]));
+    let pid = workload.pid();
+    observe_with(workload, pid, &budget(share))
+}
+
 /// Numbers that were estimated: within a quarter.
 fn about(checks: &mut Checks, what: &str, truth: &Value, report: &Value) {
     let (truth, report) = (f64_at(truth, ""), f64_at(report, ""));
@@ -41,12 +50,7 @@ fn in_turns(checks: &mut Checks, seen: &Observed, most: f64) {
 fn calls_that_cost_too_much_are_counted_in_turns() {
     let name = "calls_that_cost_too_much_are_counted_in_turns";
     let Some(_turn) = root_test(name) else { return };
-    let data = Data::new();
-    let folder = data.files("warm", 500, "bin", |_| 1_024);
-    let turns = if in_vm() { "1000" } else { "6000" };
-    let workload = Workload::start("files", os(&[&"-r", &turns, &folder]));
-    let pid = workload.pid();
-    let seen = observe_with(workload, pid, &budget("1%"));
+    let seen = watch_warm_files(if in_vm() { "1000" } else { "6000" }, "1%");
     let total = &seen.truth["total"];
     let calls: u64 = ["open", "read", "close"]
         .map(|call| u64_at(total, &format!("/{call}/count")))
@@ -85,12 +89,7 @@ fn calls_that_cost_too_much_are_counted_in_turns() {
 fn a_budget_with_room_for_all_calls_counts_them_all() {
     let name = "a_budget_with_room_for_all_calls_counts_them_all";
     let Some(_turn) = root_test(name) else { return };
-    let data = Data::new();
-    let folder = data.files("warm", 500, "bin", |_| 1_024);
-    let turns = if in_vm() { "200" } else { "3000" };
-    let workload = Workload::start("files", os(&[&"-r", &turns, &folder]));
-    let pid = workload.pid();
-    let seen = observe_with(workload, pid, &budget("100%"));
+    let seen = watch_warm_files(if in_vm() { "200" } else { "3000" }, "100%");
     let mut checks = Checks::new();
     for call in ["open", "read", "close"] {
         checks.operation(&seen.report, call, &seen.truth["total"][call], false);

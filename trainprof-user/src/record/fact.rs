@@ -136,8 +136,8 @@ pub enum Record {
 pub struct CallsHidden {
     pub from: KtimeNs,
     pub to: KtimeNs,
-    /// Processes whose calls were counted nevertheless.
-    pub counted: Vec<u32>,
+    /// Processes whose calls were counted nevertheless: trainers, as far as they are known; `None`: nobody's were.
+    pub counted: Option<Vec<u32>>,
     /// What counting all calls takes of the job's CPU time, as a part of what is left: by so much the job is slower, and its calls are
     /// fewer, while they are counted.
     pub slowed: f64,

@@ -80,10 +80,9 @@ impl Uncounted {
     pub(super) fn hidden(&mut self, hidden: &CallsHidden) {
         let ns = hidden.to.since(hidden.from);
         self.gone[0].add(ns, hidden.slowed);
-        if hidden.counted.is_empty() {
-            self.gone[1].add(ns, hidden.slowed);
-        } else {
-            self.counted.clone_from(&hidden.counted);
+        match &hidden.counted {
+            Some(counted) => self.counted.clone_from(counted),
+            None => self.gone[1].add(ns, hidden.slowed),
         }
     }
 
@@ -168,11 +167,11 @@ mod tests {
         }
     }
 
-    fn hidden(from: u64, to: u64, counted: &[u32]) -> CallsHidden {
+    fn hidden(from: u64, to: u64, counted: Option<&[u32]>) -> CallsHidden {
         CallsHidden {
             from: KtimeNs(from),
             to: KtimeNs(to),
-            counted: counted.to_vec(),
+            counted: counted.map(<[u32]>::to_vec),
             slowed: 0.0,
         }
     }
@@ -216,16 +215,16 @@ mod tests {
         ];
         let mut uncounted = Uncounted::default();
         // 1.5 s hidden, the trainer's calls not, then half a second in which all are counted.
-        uncounted.hidden(&hidden(0, SECOND, &[8]));
+        uncounted.hidden(&hidden(0, SECOND, Some(&[8])));
         assert_eq!(
             counts(&mut uncounted, 0, &[op(8, Op::Read, 10)]),
             [0, 10, 0]
         );
-        uncounted.hidden(&hidden(SECOND, SECOND * 3 / 2, &[8]));
+        uncounted.hidden(&hidden(SECOND, SECOND * 3 / 2, Some(&[8])));
         assert_eq!(counts(&mut uncounted, 1, &ops), [400, 10, 5]);
         assert_eq!(uncounted.seconds(), 1.5);
         // And for what comes after it, at the end.
-        uncounted.hidden(&hidden(2 * SECOND, 3 * SECOND, &[8]));
+        uncounted.hidden(&hidden(2 * SECOND, 3 * SECOND, Some(&[8])));
         assert_eq!(counts(&mut uncounted, 2, &[op(8, Op::Read, 9)]), [0, 9, 0]);
         assert_eq!(sums(&uncounted.finish()), [200, 0, 0]);
     }
@@ -233,9 +232,9 @@ mod tests {
     #[test]
     fn a_turn_that_two_intervals_share_stands_as_a_whole() {
         let mut uncounted = Uncounted::default();
-        uncounted.hidden(&hidden(0, SECOND * 9 / 10, &[8]));
+        uncounted.hidden(&hidden(0, SECOND * 9 / 10, Some(&[8])));
         assert_eq!(counts(&mut uncounted, 0, &[op(7, Op::Open, 2)]), [2, 0, 0]);
-        uncounted.hidden(&hidden(SECOND * 14 / 10, 2 * SECOND, &[8]));
+        uncounted.hidden(&hidden(SECOND * 14 / 10, 2 * SECOND, Some(&[8])));
         // 100 in half a second, 1.5 s hidden.
         assert_eq!(
             counts(&mut uncounted, 1, &[op(7, Op::Open, 98)]),
@@ -251,18 +250,29 @@ mod tests {
         // Counting slows the job down by a quarter: 5 of 4 s.
         let slowed = CallsHidden {
             slowed: 0.25,
-            ..hidden(SECOND, 5 * SECOND, &[8])
+            ..hidden(SECOND, 5 * SECOND, Some(&[8]))
         };
         uncounted.hidden(&slowed);
         assert_eq!(sums(&uncounted.finish()), [500, 0, 0]);
     }
 
     #[test]
+    fn where_no_trainer_is_known_nothing_of_one_is_hidden() {
+        let mut uncounted = Uncounted::default();
+        uncounted.hidden(&hidden(0, SECOND / 2, Some(&[])));
+        assert!(!uncounted.hides_trainers());
+        assert_eq!(
+            counts(&mut uncounted, 0, &[op(7, Op::Open, 10)]),
+            [20, 0, 0]
+        );
+    }
+
+    #[test]
     fn where_nobodys_calls_were_counted_all_are_estimated() {
         let ops = [op(7, Op::Open, 100), op(8, Op::Read, 10)];
         let mut uncounted = Uncounted::default();
-        uncounted.hidden(&hidden(0, SECOND / 2, &[]));
-        uncounted.hidden(&hidden(SECOND / 2, SECOND * 3 / 4, &[]));
+        uncounted.hidden(&hidden(0, SECOND / 2, None));
+        uncounted.hidden(&hidden(SECOND / 2, SECOND * 3 / 4, None));
         assert!(uncounted.hides_trainers());
         assert_eq!(counts(&mut uncounted, 0, &ops), [400, 40, 0]);
         assert!(!uncounted.hides_trainers());

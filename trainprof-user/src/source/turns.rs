@@ -214,7 +214,7 @@ impl Turns {
                 Record::CallsHidden(CallsHidden {
                     from: KtimeNs(from),
                     to: KtimeNs(to),
-                    counted: touched.iter().copied().filter(|_| some).collect(),
+                    counted: some.then(|| touched.iter().copied().collect()),
                     slowed,
                 })
             },
@@ -319,7 +319,7 @@ mod tests {
                 panic!("{record:?}")
             };
             assert!(hidden.from.0 >= last && hidden.to > hidden.from);
-            assert_eq!(hidden.counted, [4]);
+            assert_eq!(hidden.counted, Some(vec![4]));
             (last, sum) = (hidden.to.0, sum + hidden.to.since(hidden.from));
         }
         let hidden = turns.hidden(now);

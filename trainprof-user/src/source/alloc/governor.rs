@@ -245,8 +245,9 @@ struct Known {
 pub struct Governor {
     budget: f64,
     costs: Option<Costs>,
-    /// What was saved up, nanoseconds; may be negative. And what was given in advance, for windows alone.
+    /// What was saved up, nanoseconds; may be negative.
     balance: f64,
+    /// Of it, what was given in advance, for windows alone.
     advance: f64,
     /// Intervals so far.
     intervals: u32,
@@ -384,7 +385,7 @@ impl Governor {
         all / (self.job_rate - all).max(all).max(1.0)
     }
 
-    /// What that is when all else goes on: the budget without the other fixed costs, and without what was overspent and is to be paid back.
+    /// Part (0–1) of the time in which all system calls may be counted when all else goes on: the budget without the other fixed costs, and without what was overspent and is to be paid back.
     fn room_for_calls(&mut self, load: &Load) -> f64 {
         let budget = self.budget * self.job_rate;
         let Some(all) = load.all_calls_rate else {
