@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::call_room::{CallCosts, CallRoom};
 use crate::{record::alloc::SHED_CALLS, time::KtimeNs};
 
 /// A share of this much time is what windows may add to one thread.
@@ -64,21 +65,6 @@ const WINDOWS_WITHIN_S: f64 = 180.0;
 const SAMPLE_NS: f64 = 8_000.0;
 /// A job that uses fewer CPUs than this gains nothing when samples or counts are given up.
 const BUSY_CPUS: f64 = 0.5;
-/// Counting calls that costs less than this part of the budget is never given up.
-const CALLS_MATTER: f64 = 0.2;
-/// However little room there is, calls are counted for this part of the budget; but not less of the time than the rarest, nor need it be
-/// more than the rare share.
-const CALLS_AT_LEAST: f64 = 0.1;
-const RAREST_CALLS: f64 = 1.0 / 40.0;
-const RARE_CALLS: f64 = 0.15;
-/// Who has room for so much of the time may have all of it.
-const NEARLY_ALL: f64 = 0.85;
-/// What was overspent is paid back in so many seconds.
-const REPAID_S: f64 = 30.0;
-/// Counting some calls may take so many times the budget: steps are found by them. Else none are counted, where counting all takes so
-/// many times the budget: what a trainer does is hardly understood without its calls.
-const SOME_AT_MOST: f64 = 2.0;
-const NONE_FROM: f64 = 4.0;
 
 /// What is given up, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -257,9 +243,7 @@ pub struct Governor {
     sample_rate: f64,
     calls_rate: f64,
     all_calls_rate: f64,
-    /// Part (0–1) of the time in which all system calls may be counted.
-    calls_share: f64,
-    some_calls: bool,
+    calls: CallRoom,
     known: BTreeMap<u32, Known>,
     /// Windows of the last ten seconds: end, process, what was added to one thread.
     recent: VecDeque<(KtimeNs, u32, u64)>,
@@ -296,8 +280,7 @@ impl Governor {
             sample_rate: 0.0,
             calls_rate: 0.0,
             all_calls_rate: 0.0,
-            calls_share: 1.0,
-            some_calls: true,
+            calls: CallRoom::ALL,
             known: BTreeMap::new(),
             recent: VecDeque::new(),
             next_at: KtimeNs(0),
@@ -364,19 +347,19 @@ impl Governor {
         self.balance = (self.balance + earned).clamp(-most, most);
         self.intervals += 1;
         if self.intervals > 1 {
-            self.calls_share = self.room_for_calls(load);
+            self.room_for_calls(load);
             self.decide_shed();
         }
     }
 
     /// Part (0–1) of the time in which all system calls may be counted.
     pub fn calls_share(&self) -> f64 {
-        self.calls_share
+        self.calls.share
     }
 
     /// Whether there is room to count some of them in the rest of it.
     pub fn some_calls(&self) -> bool {
-        self.some_calls
+        self.calls.some
     }
 
     /// What counting all system calls takes of the job's CPU time, as a part of what is left.
@@ -385,29 +368,23 @@ impl Governor {
         all / (self.job_rate - all).max(all).max(1.0)
     }
 
-    /// Part (0–1) of the time in which all system calls may be counted when all else goes on: the budget without the other fixed costs, and without what was overspent and is to be paid back.
-    fn room_for_calls(&mut self, load: &Load) -> f64 {
-        let budget = self.budget * self.job_rate;
+    fn room_for_calls(&mut self, load: &Load) {
         let Some(all) = load.all_calls_rate else {
-            return self.calls_share;
+            return;
         };
         self.all_calls_rate = all;
-        if self.job_rate < BUSY_CPUS * 1e9 || all < CALLS_MATTER * budget {
-            return 1.0;
-        }
-        let some = load.hidden_calls.map(|part| part * all);
-        let some = some.filter(|some| *some < SOME_AT_MOST * budget);
-        self.some_calls = some.is_some();
-        if some.is_none() && all < NONE_FROM * budget {
-            return 1.0;
-        }
-        let hidden = some.unwrap_or(0.0);
-        let rest = self.fixed_rate - self.calls_rate;
-        let earned = (self.balance - self.advance).min(0.0);
-        let room = budget + earned / REPAID_S - rest;
-        let least = (CALLS_AT_LEAST * budget / all).clamp(RAREST_CALLS, RARE_CALLS);
-        let share = ((room - hidden) / (all - hidden)).max(least);
-        if share > NEARLY_ALL { 1.0 } else { share }
+        self.calls = if self.job_rate < BUSY_CPUS * 1e9 {
+            CallRoom::ALL
+        } else {
+            let overspent = (self.advance - self.balance).max(0.0);
+            CallRoom::of(&CallCosts {
+                budget: self.budget * self.job_rate,
+                rest: self.fixed_rate - self.calls_rate,
+                overspent,
+                all,
+                some: load.hidden_calls.map(|part| part * all),
+            })
+        };
     }
 
     /// Nanoseconds a second that are left for windows.
@@ -445,10 +422,10 @@ impl Governor {
         if every(plain) > STACKS_WITHIN_S {
             shed.push(Shed::Stacks);
         }
-        if every(plain) > WINDOWS_WITHIN_S || self.calls_share < 1.0 {
+        if every(plain) > WINDOWS_WITHIN_S || self.calls.share < 1.0 {
             shed.push(Shed::Windows);
         }
-        if self.calls_share < 1.0 {
+        if self.calls.share < 1.0 {
             shed.push(Shed::Calls);
         }
         // Samples are given up only where that helps, and not taken up again: analysis could not use a part of them.

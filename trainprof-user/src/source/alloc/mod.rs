@@ -1,5 +1,6 @@
 //! Windows of probes on allocators, as records: asks for them when the governor lets it, and keeps the governor told.
 
+mod call_room;
 pub mod governor;
 mod pending;
 
