@@ -8,15 +8,18 @@ use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
 use trainprof_tests::{Checks, Data, Observed, Workload, observe_with};
 
+/// Three times as long as calls are counted whole at first.
+const LONG_S: &str = "12";
+
 fn budget(share: &str) -> Vec<OsString> {
     os(&[&"--overhead-budget", &share])
 }
 
-/// A job that opens, reads and closes 500 warm files so many times.
-fn watch_warm_files(times: &str, share: &str) -> Observed {
+/// A job that opens, reads and closes 500 warm files again and again, for so many seconds.
+fn watch_warm_files(seconds: &str, share: &str) -> Observed {
     let data = Data::new();
     let folder = data.files("warm", 500, "bin", |_| 1_024);
-    let workload = Workload::start("files", os(&[&"-r", &times, &folder]));
+    let workload = Workload::start("files", os(&[&"-u", &seconds, &folder]));
     let pid = workload.pid();
     observe_with(workload, pid, &budget(share))
 }
@@ -50,7 +53,7 @@ fn in_turns(checks: &mut Checks, seen: &Observed, most: f64) {
 fn calls_that_cost_too_much_are_counted_in_turns() {
     let name = "calls_that_cost_too_much_are_counted_in_turns";
     let Some(_turn) = root_test(name) else { return };
-    let seen = watch_warm_files(if in_vm() { "1000" } else { "6000" }, "1%");
+    let seen = watch_warm_files(LONG_S, "1%");
     let total = &seen.truth["total"];
     let calls: u64 = ["open", "read", "close"]
         .map(|call| u64_at(total, &format!("/{call}/count")))
@@ -89,7 +92,7 @@ fn calls_that_cost_too_much_are_counted_in_turns() {
 fn a_budget_with_room_for_all_calls_counts_them_all() {
     let name = "a_budget_with_room_for_all_calls_counts_them_all";
     let Some(_turn) = root_test(name) else { return };
-    let seen = watch_warm_files(if in_vm() { "200" } else { "3000" }, "100%");
+    let seen = watch_warm_files("3", "100%");
     let mut checks = Checks::new();
     for call in ["open", "read", "close"] {
         checks.operation(&seen.report, call, &seen.truth["total"][call], false);
@@ -114,8 +117,8 @@ fn steps_are_seen_while_calls_of_workers_are_not_counted() {
     let mut args = os(&[
         &"--workers",
         &"2",
-        &"--epochs",
-        &"150",
+        &"--seconds",
+        &LONG_S,
         &"--batch",
         &"64",
         &"--persistent",

@@ -1,8 +1,9 @@
 /* Reads every file of the directories given: files TRUTH [-m MODE] [-l] [-e] [-s] [-d] [-c] [-b BYTES]
- * [-r TIMES] [-t THREADS] DIR...
+ * [-r TIMES] [-u SECONDS] [-t THREADS] DIR...
  *   -m  read (default), pread, readv, preadv, preadv2, mix      -l  list each directory (getdents)
  *   -e  fail on purpose: stat and open of a name that is not there  -s  stat and fstat of each file
  *   -d  O_DIRECT   -c  drop each file from the page cache first     -b  bytes per call (default 65536)
+ *   -u  goes on until then, -r TIMES at least
  */
 #include "wl.h"
 
@@ -10,6 +11,7 @@ enum mode { READ, PREAD, READV, PREADV, PREADV2, MIX };
 static const char *modes[] = {"read", "pread", "readv", "preadv", "preadv2", "mix"};
 static enum mode mode = READ;
 static int list, fail, stats, direct, repeat = 1, threads = 1, dirs;
+static double until;
 static size_t block = 65536;
 static char **dir;
 static struct listing *listings;
@@ -69,7 +71,7 @@ static void *work(void *arg)
     if (posix_memalign((void **)&buffer, 4096, block))
         die("posix_memalign");
     char *entries = malloc(65536), missing[4096];
-    for (int r = 0; r < repeat; r++)
+    for (int r = 0; r < repeat || now_s() < until; r++)
         for (int d = 0; d < dirs; d++) {
             struct tally *t = &tallies[me * dirs + d];
             if (list) {
@@ -99,7 +101,7 @@ int main(int argc, char **argv)
     int cold = 0, option;
     const char *truth = argv[1];
     optind = 2;
-    while ((option = getopt(argc, argv, "+m:lesdcb:r:t:")) != -1)
+    while ((option = getopt(argc, argv, "+m:lesdcb:r:u:t:")) != -1)
         switch (option) {
         case 'm':
             for (int m = 0; m <= MIX; m++)
@@ -113,6 +115,7 @@ int main(int argc, char **argv)
         case 'c': cold = 1; break;
         case 'b': block = strtoul(optarg, NULL, 0); break;
         case 'r': repeat = atoi(optarg); break;
+        case 'u': until = atof(optarg); break;
         case 't': threads = atoi(optarg); break;
         default: return 98;
         }
@@ -132,6 +135,7 @@ int main(int argc, char **argv)
         }
     }
     gate_begin();
+    until += until > 0 ? now_s() : 0;
     pthread_t other[64];
     for (long t = 1; t < threads; t++)
         pthread_create(&other[t], NULL, work, (void *)t);

@@ -1,5 +1,7 @@
 """A PyTorch DataLoader over small files: loader.py TRUTH [--workers N] [--epochs N] [--start fork|spawn]
-[--persistent] [--batch N] [--step-ms N] DIR...
+[--persistent] [--batch N] [--step-ms N] [--seconds N] DIR...
+
+With --seconds the epochs go on until then, each to its end.
 
 The data set counts its own opens, reads and bytes in shared memory, so that what workers do is counted
 too. The trainer sleeps --step-ms per batch in place of a model.
@@ -48,6 +50,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--step-ms", type=float, default=2)
+    parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--start", default="fork")
     parser.add_argument("--persistent", action="store_true")
     args = parser.parse_args()
@@ -62,9 +65,10 @@ def main():
         persistent_workers=args.persistent and args.workers > 0,
     )
     gate.begin()
-    waited, steps, workers = 0.0, 0, set()
+    waited, steps, epochs, workers = 0.0, 0, 0, set()
     began = time.monotonic()
-    for _ in range(args.epochs):
+    while epochs < args.epochs or time.monotonic() - began < args.seconds:
+        epochs += 1
         batches = iter(loader)
         workers |= {worker.pid for worker in getattr(batches, "_workers", [])}
         while True:

@@ -5,6 +5,7 @@ mod cmd;
 mod cpio;
 mod demo;
 mod ebpf;
+mod outcome;
 mod scenarios;
 mod setup;
 #[path = "../../trainprof-user/build/source_hash.rs"]

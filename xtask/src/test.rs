@@ -11,7 +11,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::{
     cmd::{as_root, cargo, find_program, in_ci, is_root, output, root, run},
-    ebpf, setup, vm,
+    ebpf,
+    outcome::{Outcome, Tally},
+    setup, vm,
 };
 
 /// No binary of root tests takes longer, or it hangs.
@@ -37,68 +39,13 @@ pub struct Args {
     filter: Option<String>,
 }
 
-/// What became of the tests so far.
-#[derive(Default, Debug, PartialEq, Eq, Clone, Copy)]
-pub struct Tally {
-    pub passed: u32,
-    pub failed: u32,
-    /// Tests that said aloud that they left themselves out; libtest counts them as passed.
-    pub skipped: u32,
-    /// Tests that passed at their second try only: timing on a shared machine. They count as passed.
-    pub repeated: u32,
-}
-
-impl Tally {
-    pub fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped += other.skipped;
-        self.repeated += other.repeated;
-    }
-
-    /// A test that had failed was run again, alone.
-    pub fn tried_again(&mut self, passed: bool) {
-        if passed {
-            self.failed = self.failed.saturating_sub(1);
-            self.passed += 1;
-            self.repeated += 1;
-        }
-    }
-
-    /// Reads libtest's `test result: ok. 3 passed; 0 failed; …`.
-    pub fn from_result_line(line: &str) -> Option<Self> {
-        let (_, counts) = line
-            .trim()
-            .strip_prefix("test result: ")?
-            .split_once(". ")?;
-        let count = |word: &str| {
-            let part = counts
-                .split("; ")
-                .find_map(|part| part.strip_suffix(word))?;
-            part.trim().parse().ok()
-        };
-        Some(Self {
-            passed: count("passed")?,
-            failed: count("failed")?,
-            ..Self::default()
-        })
-    }
-
-    /// Reads a test's own `SKIP name: reason`.
-    pub fn from_skip_line(line: &str) -> Option<Self> {
-        let one = Self {
-            skipped: 1,
-            ..Self::default()
-        };
-        line.starts_with("SKIP ").then_some(one)
-    }
-}
-
 /// The run's account: counts, and lines for what failed or was left out.
 #[derive(Default)]
 struct Account {
     tally: Tally,
     notes: Vec<String>,
+    /// What failed tests wrote, again at the end: where a log is long, its middle is what gets cut.
+    words: Vec<String>,
 }
 
 impl Account {
@@ -117,16 +64,17 @@ impl Account {
     }
 
     /// A part with tests of its own. An error that is no failed test counts as one.
-    fn part(&mut self, name: &str, part: impl FnOnce() -> Result<Tally>) {
+    fn part(&mut self, name: &str, part: impl FnOnce() -> Result<Outcome>) {
         println!("\n== {name}");
         let begun = Instant::now();
         let result = part();
         self.ended(name, begun.elapsed(), result);
     }
 
-    fn ended(&mut self, name: &str, took: Duration, result: Result<Tally>) {
+    fn ended(&mut self, name: &str, took: Duration, result: Result<Outcome>) {
         match result {
-            Ok(tally) => {
+            Ok(outcome) => {
+                let tally = outcome.tally;
                 println!(
                     "{name}: {} passed, {} failed in {:.0} s",
                     tally.passed,
@@ -137,6 +85,9 @@ impl Account {
                     self.notes
                         .push(format!("FAILED {name}: {} failed", tally.failed));
                 }
+                let words = outcome.words.iter();
+                self.words
+                    .extend(words.map(|line| format!("{name}: {line}")));
                 if tally.skipped > 0 {
                     self.notes.push(format!(
                         "SKIPPED {name}: {} tests left themselves out, see SKIP",
@@ -207,8 +158,8 @@ pub fn main(args: &Args) -> Result<()> {
     }
 
     println!();
-    for note in &account.notes {
-        println!("{note}");
+    for line in account.words.iter().chain(&account.notes) {
+        println!("{line}");
     }
     println!(
         "{} passed, {} failed",
@@ -271,8 +222,8 @@ fn lint(account: &mut Account, has_toolchain: bool) {
 }
 
 /// Tests that need neither root nor a certain kernel, and examples in the documentation.
-fn unit_tests(built: &Built, filter: Option<&str>) -> Result<Tally> {
-    let mut tally = Tally::default();
+fn unit_tests(built: &Built, filter: Option<&str>) -> Result<Outcome> {
+    let mut all = Outcome::default();
     for test in &built.units {
         println!("\n-- {}", name_of(&test.binary));
         let mut command = Command::new(&test.binary);
@@ -280,12 +231,12 @@ fn unit_tests(built: &Built, filter: Option<&str>) -> Result<Tally> {
             .args(filter)
             .current_dir(&test.folder)
             .env("CARGO_MANIFEST_DIR", &test.folder);
-        tally.add(counted(&mut command)?.tally);
+        all.add(counted(&mut command)?);
     }
     let mut examples = cargo();
     examples.args(["test", "--profile", PROFILE, "--workspace", "--doc"]);
-    tally.add(counted(examples.args(filter))?.tally);
-    Ok(tally)
+    all.add(counted(examples.args(filter))?);
+    Ok(all)
 }
 
 /// The tests that need a kernel: this host's and other ones.
@@ -399,8 +350,8 @@ pub fn target_dir() -> Result<PathBuf> {
     .to_owned())
 }
 
-fn root_tests(built: &Built, filter: Option<&str>) -> Result<Tally> {
-    let mut tally = Tally::default();
+fn root_tests(built: &Built, filter: Option<&str>) -> Result<Outcome> {
+    let mut all = Outcome::default();
     for binary in &built.test_binaries {
         println!("\n-- {}", name_of(binary));
         let mut run = counted(root_test(built, binary)?.args(filter))?;
@@ -410,9 +361,9 @@ fn root_tests(built: &Built, filter: Option<&str>) -> Result<Tally> {
             run.tally
                 .tried_again(again.tally.passed == 1 && again.tally.failed == 0);
         }
-        tally.add(run.tally);
+        all.add(run);
     }
-    Ok(tally)
+    Ok(all)
 }
 
 /// Runs a binary of root tests.
@@ -452,38 +403,6 @@ pub fn name_of(binary: &Path) -> String {
         .to_owned()
 }
 
-/// What became of a binary's tests.
-#[derive(Default)]
-struct Outcome {
-    tally: Tally,
-    /// Names of those that failed.
-    failed: Vec<String>,
-    in_failures: bool,
-}
-
-impl Outcome {
-    /// Reads a line of libtest's output.
-    fn read(&mut self, line: &str) {
-        self.tally
-            .add(Tally::from_result_line(line).unwrap_or_default());
-        self.tally
-            .add(Tally::from_skip_line(line).unwrap_or_default());
-        // There are two such lists: what failed tests wrote, then their names.
-        if line == "failures:" {
-            self.in_failures = true;
-            self.failed.clear();
-        } else if line.starts_with("test result: ") {
-            self.in_failures = false;
-        } else if self.in_failures
-            && let Some(name) = line.strip_prefix("    ")
-            && !name.is_empty()
-            && !name.contains(char::is_whitespace)
-        {
-            self.failed.push(name.to_owned());
-        }
-    }
-}
-
 /// Runs tests, shows what they write and adds up their results. A command that fails without a failed test (it did
 /// not compile, it was killed) counts as a failure.
 fn counted(command: &mut Command) -> Result<Outcome> {
@@ -509,55 +428,8 @@ fn counted(command: &mut Command) -> Result<Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Outcome, Tally, TestBinary, name_of, test_binary};
+    use super::{TestBinary, name_of, test_binary};
     use std::path::{Path, PathBuf};
-
-    #[test]
-    fn result_lines_are_read() {
-        let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s";
-        assert_eq!(
-            Tally::from_result_line(line),
-            Some(Tally {
-                passed: 12,
-                failed: 3,
-                ..Tally::default()
-            })
-        );
-        assert_eq!(Tally::from_result_line("test a::b ... ok"), None);
-        assert_eq!(Tally::from_result_line("test result: "), None);
-    }
-
-    #[test]
-    fn failed_tests_are_known_by_name() {
-        let text = "
-running 3 tests
-test a::one ... FAILED
-test two ... ok
-failures:
-
----- a::one stdout ----
-    indented words of the test
-    word
-
-failures:
-    a::one
-
-test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
-    afterwards
-";
-        let mut outcome = Outcome::default();
-        text.lines().for_each(|line| outcome.read(line));
-        assert_eq!(outcome.failed, ["a::one"]);
-        outcome.tally.tried_again(true);
-        assert_eq!(
-            (
-                outcome.tally.passed,
-                outcome.tally.failed,
-                outcome.tally.repeated
-            ),
-            (3, 0, 1)
-        );
-    }
 
     #[test]
     fn only_test_binaries_are_taken_from_cargo() {

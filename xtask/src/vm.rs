@@ -18,8 +18,9 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     cmd::{find_program, output, root, run},
     cpio::Archive,
+    outcome::{Outcome, Tally},
     setup::{kernel_dir, kernel_release},
-    test::{Built, Tally, name_of},
+    test::{Built, name_of},
 };
 
 /// The longest that one machine may live.
@@ -50,7 +51,7 @@ pub fn prepare() -> Result<()> {
 }
 
 /// Boots one kernel and runs the tests there. Wants [`prepare`] to have been called.
-pub fn test(series: &str, built: &Built, filter: Option<&str>) -> Result<Tally> {
+pub fn test(series: &str, built: &Built, filter: Option<&str>) -> Result<Outcome> {
     let dir = kernel_dir(series);
     let release = kernel_release(&dir)?.to_string_lossy().into_owned();
     let initramfs = dir.join("initramfs.cpio");
@@ -75,7 +76,7 @@ pub fn test(series: &str, built: &Built, filter: Option<&str>) -> Result<Tally> 
 }
 
 /// Reads the console until the machine is off, and adds up the results.
-fn follow(machine: &mut Machine, series: &str, log: &Path, expected: usize) -> Result<Tally> {
+fn follow(machine: &mut Machine, series: &str, log: &Path, expected: usize) -> Result<Outcome> {
     let mut log =
         fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let stdout = machine.0.stdout.take().context("the console is piped")?;
@@ -127,13 +128,13 @@ fn follow(machine: &mut Machine, series: &str, log: &Path, expected: usize) -> R
             account.results
         );
     }
-    Ok(account.tally)
+    Ok(account.outcome)
 }
 
 /// What the console said so far.
 #[derive(Default)]
 struct Console {
-    tally: Tally,
+    outcome: Outcome,
     results: usize,
     is_up: bool,
     done: bool,
@@ -142,14 +143,14 @@ struct Console {
 impl Console {
     /// Takes a line; whether it is of interest (the firmware's and the kernel's own words are not).
     fn read(&mut self, line: &str) -> bool {
-        self.tally
-            .add(Tally::from_skip_line(line).unwrap_or_default());
+        let tally = &mut self.outcome.tally;
+        tally.add(Tally::from_skip_line(line).unwrap_or_default());
         if line.starts_with("VM-UP") {
             self.is_up = true;
         } else if line.starts_with("VM-DONE") {
             self.done = true;
         } else if line.starts_with("VM-REPEATED ") {
-            self.tally.tried_again(true);
+            tally.tried_again(true);
         } else if let Some(result) = line.strip_prefix("VM-RESULT ") {
             self.results += 1;
             let mut words = result.split(' ').map(str::parse);
@@ -162,15 +163,16 @@ impl Console {
                     } else {
                         failed
                     };
-                    self.tally.add(Tally {
+                    tally.add(Tally {
                         passed,
                         failed,
                         ..Tally::default()
                     });
                 }
-                _ => self.tally.failed += 1,
+                _ => tally.failed += 1,
             }
         }
+        self.outcome.read_failures(line);
         self.is_up
     }
 }
@@ -536,7 +538,7 @@ mod tests {
         console.read("VM-DONE");
         assert!(console.done);
         assert_eq!(
-            (console.results, console.tally),
+            (console.results, console.outcome.tally),
             (
                 3,
                 Tally {
