@@ -4,6 +4,7 @@ A file is a row of records of six 64-bit integers: kind, start, end (ns of CLOCK
 CPU and wanting one (ns), tag. What a tag means depends on the kind: of a `wait`, the process that made the batch.
 """
 
+import ctypes
 import mmap
 import os
 import struct
@@ -37,6 +38,10 @@ CODE = {name: code for code, name in enumerate(KINDS)}
 RECORD = struct.Struct("=6q")
 ROOM = 400_000  # pages that were never written take no memory
 
+# Keeps the interpreter's lock: `os.pread` would let it go, and who is put off the CPU by the thread that takes it, before the
+# read, would have that time told outside of the span.
+_pread = ctypes.PyDLL(None).pread
+_pread.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long
 _here = threading.local()
 _folder = None
 
@@ -67,6 +72,7 @@ def _open():
     if getattr(_here, "pid", None) != pid:
         # A file object: it is closed when the thread ends.
         _here.schedstat = open("/proc/thread-self/schedstat", "rb", buffering=0)
+        _here.text = ctypes.create_string_buffer(64)
         _here.map, _here.pid, _here.next = None, pid, 0
 
 
@@ -88,7 +94,8 @@ def now():
 def used():
     """What the calling thread used so far (proc_pid_schedstat(5): the second number is its time on run queues)."""
     _open()
-    return Used(time.thread_time_ns(), int(os.pread(_here.schedstat.fileno(), 64, 0).split()[1]))
+    length = _pread(_here.schedstat.fileno(), _here.text, 64, 0)
+    return Used(time.thread_time_ns(), int(_here.text.raw[:length].split()[1]))
 
 
 def put(kind, start, end, spent=Used(), tag=0):
