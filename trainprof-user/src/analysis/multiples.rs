@@ -6,9 +6,10 @@ use super::{bursts::own_times, facts::Facts};
 /// Of the turns, sorted by how long the thread ran: the one that stands for a single one.
 const SINGLE: f64 = 0.25;
 /// A turn is a whole number of single ones when it differs from that by no more than this part of a single one, and so many (0–1) of
-/// them must be.
+/// them must be, and of those that are longer than a single one.
 const WHOLE: f64 = 0.2;
 const MOSTLY: f64 = 0.9;
+const MOSTLY_OF_LONG: f64 = 0.7;
 /// Turns that stand for several, as a part (0–1) of all, from which on they are no chance.
 const SEVERAL: f64 = 0.05;
 /// A thread that runs for less than this in a turn is not told by it, ns.
@@ -19,28 +20,46 @@ const LEAST_NS: u64 = 1_000_000;
 pub fn filled(facts: &Facts, tid: u32, times: Vec<u64>) -> Vec<u64> {
     let own = own_times(facts, tid, &times);
     let ran: Vec<u64> = own.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    let mut sorted = ran.clone();
-    sorted.sort_unstable();
-    let single = sorted.get((sorted.len() as f64 * SINGLE) as usize).copied();
-    let Some(single) = single.filter(|ns| *ns >= LEAST_NS) else {
+    let Some(turns) = multiples(&ran) else {
         return times;
     };
-    let turns = |ran: u64| ran as f64 / single as f64;
-    let whole = |ran: &&u64| (turns(**ran) - turns(**ran).round()).abs() <= WHOLE;
-    let several = ran.iter().filter(|ran| turns(**ran) >= 2.0 - WHOLE).count() as f64;
-    let count = ran.len() as f64;
-    if several < SEVERAL * count || (ran.iter().filter(whole).count() as f64) < MOSTLY * count {
-        return times;
-    }
     let mut out = Vec::with_capacity(times.len());
-    for (pair, ran) in times.windows(2).zip(ran) {
-        let turns = turns(ran).round().max(1.0) as u64;
+    for (pair, (ran, turns)) in times.windows(2).zip(ran.into_iter().zip(turns)) {
         out.push(pair[0]);
         let within = (1..turns).map(|n| having_run(facts, tid, pair[0], n * ran / turns));
         out.extend(within.filter(|at| *at < pair[1]));
     }
     out.extend(times.last());
     out
+}
+
+/// For how many turns each of these running times stands, where several do for more than one. A CPU that is slow now and then makes turns of
+/// any length, not twice as long ones.
+fn multiples(ran: &[u64]) -> Option<Vec<u64>> {
+    let mut sorted = ran.to_vec();
+    sorted.sort_unstable();
+    let single = *sorted.get((sorted.len() as f64 * SINGLE) as usize)?;
+    if single < LEAST_NS {
+        return None;
+    }
+    let turns = |ran: u64| ran as f64 / single as f64;
+    let part_whole = |from: f64| {
+        let those = || {
+            ran.iter()
+                .map(|ran| turns(*ran))
+                .filter(|turns| *turns >= from)
+        };
+        let whole = those().filter(|turns| (turns - turns.round()).abs() <= WHOLE);
+        whole.count() as f64 / those().count().max(1) as f64
+    };
+    let several = ran.iter().filter(|ran| turns(**ran) >= 2.0 - WHOLE);
+    let enough = several.count() as f64 >= SEVERAL * ran.len() as f64;
+    let whole = part_whole(0.0) >= MOSTLY && part_whole(1.0 + WHOLE) >= MOSTLY_OF_LONG;
+    (enough && whole).then(|| {
+        ran.iter()
+            .map(|ran| turns(*ran).round().max(1.0) as u64)
+            .collect()
+    })
 }
 
 /// When a thread had run for so long since `from`.
@@ -56,4 +75,33 @@ fn having_run(facts: &Facts, tid: u32, from: u64, ns: u64) -> u64 {
         at = item.to;
     }
     at + left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::multiples;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn turns_that_nobody_saw_are_multiples_of_a_single_one() {
+        let ran: Vec<u64> = (0..100)
+            .map(|n| {
+                let turns = if n % 10 == 3 { 2 } else { 1 + n / 99 * 2 };
+                turns * 7 * MS + n % 7 * MS / 10
+            })
+            .collect();
+        let turns = multiples(&ran).expect("multiples");
+        assert_eq!(turns.iter().sum::<u64>(), 100 + 10 + 2);
+    }
+
+    #[test]
+    fn a_cpu_that_is_slow_now_and_then_makes_no_multiples() {
+        // Seen with four threads that took turns at the interpreter's lock: 33 steps of 411 were made up.
+        let ran: Vec<u64> = (0..100)
+            .map(|n| 7 * MS + n.max(88_u64).saturating_sub(88) * MS)
+            .collect();
+        assert!(ran[99] > 2 * ran[0]);
+        assert_eq!(multiples(&ran), None);
+    }
 }
