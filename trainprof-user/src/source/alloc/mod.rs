@@ -3,6 +3,7 @@
 mod call_room;
 pub mod governor;
 mod pending;
+mod window;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,8 +11,9 @@ use std::{
 };
 
 use self::{
-    governor::{Candidate, Costs, Governor, Load, Outcome, Plan, Spent},
+    governor::{Governor, Load},
     pending::PendingSites,
+    window::{Candidate, Costs, Outcome, Plan, Spent},
 };
 use super::places::Places;
 use crate::{
