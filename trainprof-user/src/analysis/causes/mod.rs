@@ -1,6 +1,7 @@
 //! From ways to causes: every leaf of the walk gets the causes that its mechanism stands for.
 
 mod chokes;
+mod file_faults;
 mod locked;
 mod off_cpu;
 mod on_cpu;
@@ -29,6 +30,7 @@ use super::{
     walk::{HopKind, Leaf, Spent, Walked, What},
 };
 use crate::record::fact::GpuCallKind;
+use file_faults::FileFaults;
 pub use outside::outsider;
 use services::Services;
 use slack::Slack;
@@ -86,6 +88,7 @@ pub struct Scene<'a> {
     own_batches: OwnBatches,
     /// Threads that spend more on memory than their work needs.
     churning: BTreeSet<u32>,
+    file_faults: FileFaults,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     taking_in: Vec<(u64, u64)>,
     helpers: Helpers,
@@ -115,6 +118,7 @@ impl<'a> Scene<'a> {
         } else {
             OwnBatches::default()
         };
+        let file_faults = FileFaults::new(facts);
         Self {
             chokes: chokes::chokes(facts, cast),
             helpers,
@@ -128,7 +132,8 @@ impl<'a> Scene<'a> {
                 takes_in(facts, cast, locks)
             },
             own_batches,
-            churning: on_cpu::churning(facts),
+            churning: on_cpu::churning(facts, &file_faults),
+            file_faults,
             lock_waits: locked::waits(facts, locks, |item| (item.from, item.woken)),
             lock_turns: locked::waits(facts, locks, |item| (item.from, item.to)),
             handed_on: locked::handed_on(facts, locks),

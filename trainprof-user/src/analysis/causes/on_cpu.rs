@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Detail, Scene};
+use super::{Detail, Scene, file_faults::FileFaults};
 use crate::{
     analysis::{
         facts::Facts,
@@ -19,9 +19,6 @@ use crate::{
     },
 };
 
-/// A thread that so much was fetched for in page faults reads files by mapping them.
-const MAPPED_BYTES: u64 = 1 << 20;
-
 /// Every program takes memory and gives it back: up to so much (0–1) of a thread's running that is part of what it does.
 const ORDINARY: f64 = 0.2;
 
@@ -34,12 +31,11 @@ const WAITED: f64 = 0.05;
 const MIN_PIPED_PER_S: f64 = 1e6;
 
 /// Threads that spend more than an ordinary part of their running on memory.
-pub(super) fn churning(facts: &Facts) -> BTreeSet<u32> {
+pub(super) fn churning(facts: &Facts, file_faults: &FileFaults) -> BTreeSet<u32> {
     let churns = |thread: &&Thread| {
-        let split = split(facts, thread.key.tid, &[]);
-        let mapped = thread.activity.fault_bytes >= MAPPED_BYTES;
-        let faults = if mapped { split.fault } else { 0.0 };
-        split.churn() - faults >= ORDINARY
+        let tid = thread.key.tid;
+        let split = split(facts, tid, &[]);
+        split.churn() - split.fault * file_faults.share(tid) >= ORDINARY
     };
     let threads = facts.session.threads.values();
     threads
@@ -171,16 +167,8 @@ impl Scene<'_> {
         let split = split(self.facts, tid, windows);
         let (meta, read) = self.files.of_thread(tid);
         // Faults on mapped files read them.
-        let mapped = self
-            .facts
-            .session
-            .thread(tid)
-            .is_some_and(|thread| thread.activity.fault_bytes >= MAPPED_BYTES);
-        let (file_fault, fault) = if mapped {
-            (split.fault, 0.0)
-        } else {
-            (0.0, split.fault)
-        };
+        let file_fault = split.fault * self.file_faults.share(tid);
+        let fault = split.fault - file_fault;
         let mut user = split.user + split.other_calls;
         let churn = split.churn() - split.fault + fault;
         if self.churning.contains(&tid) {
