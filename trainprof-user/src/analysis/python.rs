@@ -345,19 +345,37 @@ impl<'a> Python<'a> {
     /// Functions of the job's own that main threads of these processes were in, most first; of libraries where no function
     /// of the job's own was. `within`: while that, or always.
     pub fn places(&self, pids: &[u32], within: Option<&[(u64, u64)]>) -> Vec<Place<'a>> {
+        let inside = |at| within.is_none_or(|spans| overlap(spans, at, at + 1) > 0);
+        self.counted(pids, inside, |_| true)
+    }
+
+    /// The same, but for what a process does to make input.
+    pub fn computing(&self, pid: u32) -> Vec<Place<'a>> {
+        let makes_input = |stack| self.doing.get(&stack) == Some(&Doing::Input);
+        self.counted(&[pid], |_| true, |stack| !makes_input(stack))
+    }
+
+    /// Functions by stacks that `count`, of those that are `seen` at some time: shares are of these.
+    fn counted(
+        &self,
+        pids: &[u32],
+        seen: impl Fn(u64) -> bool,
+        count: impl Fn(u32) -> bool,
+    ) -> Vec<Place<'a>> {
         let python = &self.facts.session.python;
         let mut counts = BTreeMap::<u32, usize>::new();
         let mut all = 0;
         for pid in pids {
             for (at, stack) in self.running(*pid) {
-                if within.is_some_and(|spans| overlap(spans, at, at + 1) == 0) {
+                if !seen(at) {
                     continue;
                 }
                 all += 1;
-                if let Some(place) = python
-                    .stacks
-                    .get(&stack)
-                    .and_then(|stack| self.place(stack))
+                if count(stack)
+                    && let Some(place) = python
+                        .stacks
+                        .get(&stack)
+                        .and_then(|stack| self.place(stack))
                 {
                     *counts.entry(place).or_default() += 1;
                 }

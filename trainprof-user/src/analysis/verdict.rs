@@ -126,16 +126,21 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
             ),
         );
     }
+    let found = |kind: Kind| {
+        let mut findings = analysis.findings.iter();
+        findings.find(|finding| finding.kind == kind.name())
+    };
     let bound = if kind == Kind::Compute {
-        // Everything but computing can be gone at best.
-        1.0 / share.max(0.01)
+        // Everything but computing can be gone at best, and so can each cause that was found.
+        let causes = fixable.iter().filter(|(kind, _)| found(*kind).is_some());
+        causes
+            .map(|(kind, _)| trainer.bound(*kind))
+            .filter(|bound| bound.is_finite())
+            .fold(1.0 / share.max(0.01), f64::max)
     } else {
         trainer.bound(kind)
     };
-    let finding = analysis
-        .findings
-        .iter()
-        .find(|finding| finding.kind == kind.name());
+    let finding = found(kind);
     Verdict {
         bottleneck: kind.name(),
         share: Some(if by_gpu && kind != Kind::Compute {

@@ -43,7 +43,7 @@ pub(super) fn rule(look: &Look) -> Answer {
     } else {
         look.let_on_more_cpus(&mut evidence)
     };
-    let places = look.in_python(&[look.trainer.cast.trainer], None);
+    let places = look.computing_in_python();
     if !places.is_empty() {
         evidence.insert("python", places.iter().map(python).collect());
     }

@@ -43,6 +43,12 @@ pub fn python(place: &Place) -> Value {
     })
 }
 
+fn worth_telling(mut places: Vec<Place>) -> Vec<Place> {
+    places.truncate(PLACES);
+    places.retain(|place| place.share >= MIN_PLACE);
+    places
+}
+
 /// One trainer, with everything around it.
 pub struct Look<'a> {
     pub session: &'a Session,
@@ -54,10 +60,12 @@ pub struct Look<'a> {
 impl<'a> Look<'a> {
     /// Functions of the job's own that the main threads of these processes were in while they ran, most first: the first few.
     pub fn in_python(&self, pids: &[u32], within: Option<&[(u64, u64)]>) -> Vec<Place<'a>> {
-        let mut places = Python::new(self.facts).places(pids, within);
-        places.truncate(PLACES);
-        places.retain(|place| place.share >= MIN_PLACE);
-        places
+        worth_telling(Python::new(self.facts).places(pids, within))
+    }
+
+    /// Those of the trainer that make no input.
+    pub fn computing_in_python(&self) -> Vec<Place<'a>> {
+        worth_telling(Python::new(self.facts).computing(self.trainer.cast.trainer))
     }
 }
 
