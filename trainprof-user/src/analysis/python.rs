@@ -16,6 +16,8 @@ use crate::{record::fact::PyFunctionFact, session::Session};
 
 /// Samples on a CPU that say something.
 const MIN_SAMPLES: usize = 40;
+/// Samples that tell which function most of some time is spent in.
+const MIN_PLACED: usize = 12;
 /// A sample stands for this time around it at most, ns: between two of them that lie further apart nothing was seen.
 const REACH_NS: u64 = 500_000_000;
 /// A function so many samples of which went through a library that reads or decodes is there for that.
@@ -383,7 +385,7 @@ impl<'a> Python<'a> {
         }
         let mut counts: Vec<(u32, usize)> = counts.into_iter().collect();
         counts.sort_by_key(|(function, count)| (std::cmp::Reverse(*count), *function));
-        if all < MIN_SAMPLES {
+        if all < MIN_PLACED {
             return Vec::new();
         }
         counts

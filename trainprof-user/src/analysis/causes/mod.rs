@@ -24,7 +24,7 @@ use super::{
     locks::{Lock, LockId},
     phases,
     python::Python,
-    spans::share_inside,
+    spans::{share_inside, without},
     taking_in::taking_in,
     throttle::Throttled,
     walk::{HopKind, Leaf, Spent, Walked, What},
@@ -37,7 +37,9 @@ use slack::Slack;
 
 /// A smaller part (0–1) of what a step thread runs is no making of batches, and no taking them in, that is worth telling.
 const MAKES: f64 = 0.05;
-const TAKES: f64 = 0.25;
+const TAKES: f64 = 0.08;
+/// What stacks of its code show of that is more than what its calls show from so many times as much on.
+const MORE: f64 = 1.5;
 /// Parts of the time (0–1) that files or clock samples give, and stacks, differ by no more than this where both see the same: then
 /// the former are the finer ones.
 const AGREE: f64 = 0.12;
@@ -119,18 +121,21 @@ impl<'a> Scene<'a> {
             OwnBatches::default()
         };
         let file_faults = FileFaults::new(facts);
+        let taking_in = if cast.producers.is_empty() {
+            Vec::new()
+        } else {
+            takes_in(facts, cast, locks)
+        };
+        // Between two sets of workers a sampler may draw for long.
+        let worker_starts = without(&phases::worker_starts(facts, cast), &taking_in);
         Self {
             chokes: chokes::chokes(facts, cast),
             helpers,
             services: Services::new(facts),
             file_locks: locked::file_locks(facts),
             checkpoints,
-            worker_starts: phases::worker_starts(facts, cast),
-            taking_in: if cast.producers.is_empty() {
-                Vec::new()
-            } else {
-                takes_in(facts, cast, locks)
-            },
+            worker_starts,
+            taking_in,
             own_batches,
             churning: on_cpu::churning(facts, &file_faults),
             file_faults,
@@ -336,11 +341,14 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Stretches in which a step thread with producers took a batch in: between its calls, or in code that does so.
+/// Stretches in which a step thread with producers took a batch in, or did some of their work itself: between its calls, or in code that
+/// does so.
 fn takes_in(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>) -> Vec<(u64, u64)> {
     let found = taking_in(facts, cast, locks);
-    if found.is_empty() {
-        Python::new(facts).input(cast.step_tid, TAKES)
+    let told = Python::new(facts).input(cast.step_tid, TAKES);
+    let part = |spans: &[(u64, u64)]| share_inside(&facts.spans, spans);
+    if part(&told) > MORE * part(&found) {
+        told
     } else {
         found
     }

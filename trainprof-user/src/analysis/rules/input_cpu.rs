@@ -84,6 +84,17 @@ pub(super) fn rule(look: &Look) -> Answer {
         let cpus = look.trainer.terms.cpus;
         let more = look.let_on_more_cpus(evidence);
         if copies(look) {
+            let named = places.first().filter(|place| place.share >= MOST);
+            if let Some(place) = named.filter(|_| takes_in) {
+                return (
+                    summary,
+                    format!(
+                        "do what {} does in the workers (in the data set, or its collate_fn), or, where it draws the samples' numbers, cheaper and in advance; without this work {}",
+                        place.name(),
+                        look.effect(KIND)
+                    ),
+                );
+            }
             if takes_in {
                 return (
                     summary,
