@@ -1,6 +1,6 @@
 //! Threads that sleep a little and look again whether something came: all their naps until it did are one wait, for whoever sent it.
 //!
-//! What is left in shared memory is sent by no call. Then it is whoever of the job brings input and was at work all the while.
+//! What is left in shared memory is sent by no call. Then it is whoever of the job brings or makes input and was at work all the while.
 
 use std::collections::HashMap;
 
@@ -30,6 +30,8 @@ const MIN_ROWS: usize = 20;
 const FOUND: f64 = 0.6;
 /// Who is waited for so is at work for so much (0–1) of that time.
 const AT_WORK: f64 = 0.7;
+/// Who takes no input makes some, when it runs for so much (0–1) of the time.
+const BUSY: f64 = 0.3;
 
 /// Whether a wait was put together from naps.
 pub fn is_polled(item: &Item) -> bool {
@@ -71,7 +73,7 @@ pub fn put_together(session: &Session, timelines: &mut HashMap<u32, Vec<Item>>) 
     }
 }
 
-/// A main thread that brings input.
+/// A main thread that brings input, or makes some.
 struct Maker {
     pid: u32,
     /// When it waited.
@@ -82,8 +84,11 @@ struct Makers(Vec<Maker>);
 
 impl Makers {
     fn new(session: &Session, timelines: &HashMap<u32, Vec<Item>>) -> Self {
-        let brings =
-            |thread: &&Thread| thread.key.tid == thread.pid && thread.activity.takes_input();
+        let brings = |thread: &&Thread| {
+            let busy = BUSY * thread.present_ns(session.until) as f64;
+            thread.key.tid == thread.pid
+                && (thread.activity.takes_input() || thread.run_ns as f64 >= busy)
+        };
         let maker = |thread: &Thread| {
             let items = timelines.get(&thread.pid).map_or(&[][..], Vec::as_slice);
             Maker {

@@ -1,6 +1,6 @@
 //! The step clock: when a turn of the training loop began, found from outside.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trainprof_common::op::{Class, Op};
 
@@ -316,7 +316,13 @@ impl Loader {
 /// Queues in memory: the trainer waited for a batch, or a producer waited for room. In one step it is one or the
 /// other: an empty queue has room.
 fn from_queue(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
-    if cast.loader_threads.is_empty() || !cast.workers.is_empty() {
+    // Processes hand over so too: by semaphores, what is in shared memory.
+    let makers: &BTreeSet<u32> = if cast.workers.is_empty() {
+        &cast.loader_threads
+    } else {
+        &cast.makers
+    };
+    if makers.is_empty() {
         return None;
     }
     let by_producer = |waker: u32| cast.producers.contains(&waker);
@@ -334,8 +340,7 @@ fn from_queue(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
         })
         .map(|item| (item.from, item.woken))
         .collect();
-    let slots: Vec<(u64, u64)> = cast
-        .loader_threads
+    let slots: Vec<(u64, u64)> = makers
         .iter()
         .flat_map(|tid| room(facts, scene.locks, *tid, cast.step_tid))
         .collect();
