@@ -316,13 +316,13 @@ impl Loader {
 /// Queues in memory: the trainer waited for a batch, or a producer waited for room. In one step it is one or the
 /// other: an empty queue has room.
 fn from_queue(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
-    // Processes hand over so too: by semaphores, what is in shared memory.
+    // A process hands over so too: by semaphores, what is in shared memory. Of several that are done at the same time one shows.
     let makers: &BTreeSet<u32> = if cast.workers.is_empty() {
         &cast.loader_threads
     } else {
         &cast.makers
     };
-    if makers.is_empty() {
+    if makers.is_empty() || !cast.workers.is_empty() && makers.len() > 1 {
         return None;
     }
     let by_producer = |waker: u32| cast.producers.contains(&waker);
