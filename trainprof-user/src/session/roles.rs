@@ -50,6 +50,12 @@ const WRITES: [&str; 7] = [
     "write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile",
 ];
 
+/// Calls that wait for another process to begin, or to end: nothing is handed over by that.
+const OF_PROCESSES: [&str; 5] = ["vfork", "clone", "clone3", "wait4", "waitid"];
+
+/// Who sends so many bytes hands over a batch, however seldom.
+const BATCH_BYTES: u64 = 64 << 10;
+
 /// Whether a wait was for room: who takes what a thread writes gives it that, and nothing else.
 pub fn for_room(nr: i16) -> bool {
     WRITES.contains(&arch::syscall_name(nr).unwrap_or(""))
@@ -80,7 +86,10 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         .filter(|(below, above)| is_ancestor(session, *above, *below))
         .collect();
     for (below, above) in pairs {
-        let gives = count(below, above) >= MIN_HAND_OVERS;
+        let gives = count(below, above) >= MIN_HAND_OVERS
+            || count(below, above) > 0
+                && hears(above)
+                && traffic.get(&below).is_some_and(|t| t.sent >= BATCH_BYTES);
         let asked = count(above, below) >= MIN_HAND_OVERS && sends(below) && hears(above);
         let listens = count(above, below) == 0
             && !sends(above)
@@ -255,8 +264,10 @@ pub fn hand_overs(session: &Session) -> BTreeMap<(u32, u32), u64> {
                     | WaitKind::Futex
                     | WaitKind::Other
             );
+            let name = arch::syscall_name(id.nr).unwrap_or("");
             if handed
                 && !for_room(id.nr)
+                && !OF_PROCESSES.contains(&name)
                 && let Some(from) = waker_process(session, id.waker.kind, id.waker.tid)
                 && from != thread.pid
             {
