@@ -37,7 +37,7 @@ use slack::Slack;
 
 /// A smaller part (0–1) of what a step thread runs is no making of batches, and no taking them in, that is worth telling.
 const MAKES: f64 = 0.05;
-const TAKES: f64 = 0.08;
+const TAKES: f64 = 0.15;
 /// What stacks of its code show of that is more than what its calls show from so many times as much on.
 const MORE: f64 = 1.5;
 /// Parts of the time (0–1) that files or clock samples give, and stacks, differ by no more than this where both see the same: then
