@@ -5,6 +5,7 @@ use trainprof_common::thread::ThreadState;
 
 use crate::{
     follow::{place, thread},
+    irq::Depth,
     maps::{CPU, Control, STATES, changed_at, control},
 };
 
@@ -14,6 +15,8 @@ use crate::{
 pub struct Cpu {
     pub running: Running,
     pub stays: Stays,
+    /// Written by interrupts.
+    pub irq: Depth,
     lately: [Lately; LATELY],
 }
 
@@ -53,7 +56,7 @@ fn stamp() -> Stamp {
     (control(Control::FOLLOWED), changed_at())
 }
 
-/// This CPU's slot. Switches alone write the rest of it, and nothing comes between; [`Running`] is also written by interrupts on
+/// This CPU's slot. Switches alone write the rest of it, but for [`Depth`], and nothing comes between; [`Running`] is also written by interrupts on
 /// top of a program of the same thread, which write the same.
 #[inline(always)]
 pub fn this() -> Option<&'static mut Cpu> {

@@ -2,30 +2,67 @@
 //!
 //! x86-64's preemption counter has no address that a program could ask for on every kernel, so the
 //! depth of handlers is counted at their own tracepoints.
+//!
+//! An exit may be missed: no program runs on top of itself (`prog->active`, kernel/trace/bpf_trace.c), and handlers of timers
+//! run in softirqs too, where a hardware interrupt's timer may come on top of the program at their exit. A thread is never
+//! switched inside a handler, so each switch begins anew.
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 
-use crate::maps::IRQ_DEPTH;
+use crate::maps::CPU;
 
-const HARD: usize = 0;
-const SOFT: usize = 1;
+/// Handlers that a CPU is inside of: of hardware interrupts, and of softirqs.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Depth {
+    hard: u32,
+    soft: u32,
+}
+
+impl Depth {
+    /// A thread is switched: no hardware interrupt's handler is under way. (Softirqs may be where the kernel is a real-time one.)
+    #[inline(always)]
+    pub fn switched(&mut self) {
+        self.hard = 0;
+    }
+}
+
+/// The depth of one kind of handlers on this CPU.
+#[inline(always)]
+fn level(of: impl Fn(*mut Depth) -> *mut u32) -> Option<*mut u32> {
+    // SAFETY: a per-CPU slot, valid while the program runs; no reference is made.
+    CPU.get_ptr_mut(0)
+        .map(|cpu| of(unsafe { &raw mut (*cpu).irq }))
+}
 
 #[inline(always)]
-fn enter(level: usize) -> u32 {
-    if let Some(depth) = IRQ_DEPTH.get_ptr_mut(0) {
+fn hard(depth: *mut Depth) -> *mut u32 {
+    // SAFETY: `depth` points to this CPU's slot.
+    unsafe { &raw mut (*depth).hard }
+}
+
+#[inline(always)]
+fn soft(depth: *mut Depth) -> *mut u32 {
+    // SAFETY: as above.
+    unsafe { &raw mut (*depth).soft }
+}
+
+#[inline(always)]
+fn enter(of: impl Fn(*mut Depth) -> *mut u32) -> u32 {
+    if let Some(depth) = level(of) {
         // SAFETY: a per-CPU slot; a nested handler restores what it found.
-        unsafe { (*depth)[level] += 1 };
+        unsafe { *depth += 1 };
     }
     0
 }
 
 #[inline(always)]
-fn exit(level: usize) -> u32 {
-    if let Some(depth) = IRQ_DEPTH.get_ptr_mut(0) {
+fn exit(of: impl Fn(*mut Depth) -> *mut u32) -> u32 {
+    if let Some(depth) = level(of) {
         // SAFETY: as above. An exit without an entry (attached inside the handler) is ignored.
         unsafe {
-            if (*depth)[level] > 0 {
-                (*depth)[level] -= 1;
+            if *depth > 0 {
+                *depth -= 1;
             }
         }
     }
@@ -35,10 +72,11 @@ fn exit(level: usize) -> u32 {
 /// How many handlers this CPU is inside of: of hardware interrupts, and of softirqs.
 #[inline(always)]
 pub fn depth() -> (u32, u32) {
-    match IRQ_DEPTH.get(0) {
-        Some(depth) => (depth[HARD], depth[SOFT]),
-        None => (0, 0),
-    }
+    let read = |level: Option<*mut u32>| {
+        // SAFETY: a per-CPU slot.
+        level.map_or(0, |level| unsafe { *level })
+    };
+    (read(level(hard)), read(level(soft)))
 }
 
 /// Whether this CPU is inside a hardware interrupt's handler, and inside a softirq.
@@ -62,8 +100,8 @@ macro_rules! handler {
     };
 }
 
-handler!(irq_handler_entry, irq_handler_exit, HARD);
-handler!(hrtimer_expire_entry, hrtimer_expire_exit, HARD);
-handler!(call_function_single_entry, call_function_single_exit, HARD);
-handler!(irq_work_entry, irq_work_exit, HARD);
-handler!(softirq_entry, softirq_exit, SOFT);
+handler!(irq_handler_entry, irq_handler_exit, hard);
+handler!(hrtimer_expire_entry, hrtimer_expire_exit, hard);
+handler!(call_function_single_entry, call_function_single_exit, hard);
+handler!(irq_work_entry, irq_work_exit, hard);
+handler!(softirq_entry, softirq_exit, soft);

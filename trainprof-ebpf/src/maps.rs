@@ -211,10 +211,6 @@ pub static BREAKS: HashMap<u32, Break> = HashMap::with_max_entries(16_384, BPF_F
 #[map]
 pub static LOSSES: PerCpuArray<u64> = PerCpuArray::with_max_entries(Loss::COUNT as u32, 0);
 
-/// Depth of interrupt handlers on this CPU: 0 hard, 1 soft.
-#[map]
-pub static IRQ_DEPTH: PerCpuArray<[u32; 2]> = PerCpuArray::with_max_entries(1, 0);
-
 /// Room to build what does not fit the stack.
 #[map]
 pub static SCRATCH_INFO: PerCpuArray<FilesetInfo> = PerCpuArray::with_max_entries(1, 0);

@@ -62,6 +62,7 @@ pub fn sched_switch(ctx: BtfTracePointContext) -> u32 {
     let Some(cpu) = cpu::this() else {
         return 0;
     };
+    cpu.irq.switched();
     if prev_tid != 0
         && let Some(state) = cpu.running(prev_tid)
     {
