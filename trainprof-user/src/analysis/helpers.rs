@@ -72,7 +72,25 @@ impl Helpers {
                 && !is_twin(session, cast.trainer, *pid)
         };
         let pids: Vec<u32> = cast.roles.keys().copied().filter(helps).collect();
-        Self(pids.into_iter().map(|pid| (pid, task(pid))).collect())
+        let mut tasks: BTreeMap<u32, Task> = pids.into_iter().map(|pid| (pid, task(pid))).collect();
+        // What one run of a program is there for, all of them are.
+        let started = |pid: &u32| {
+            let process = session.processes.get(pid)?;
+            Some((process.parent, &process.seen.facts.as_ref()?.command))
+        };
+        let savers: BTreeSet<_> = tasks
+            .iter()
+            .filter(|(_, task)| **task == Task::State)
+            .filter_map(|(pid, _)| started(pid))
+            .collect();
+        for (pid, task) in &mut tasks {
+            if matches!(task, Task::Apart | Task::Other)
+                && started(pid).is_some_and(|started| savers.contains(&started))
+            {
+                *task = Task::State;
+            }
+        }
+        Self(tasks)
     }
 
     /// `None`: a trainer, a worker, or another rank that shows itself in nothing else.

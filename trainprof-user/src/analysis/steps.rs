@@ -8,7 +8,7 @@ pub use super::clock::{Clock, Steps};
 use super::{
     apart::{MOST_OF_WORK, after_work, apart, apart_by_work},
     asked::{epoch_by_epoch, step_by_step},
-    bursts::bursts,
+    bursts::{bursts, own_times},
     cast::Cast,
     causes::Scene,
     clock::{MIN_STEPS, build},
@@ -42,6 +42,12 @@ const SKIPPED: f64 = 1.7;
 const UNSEEN: f64 = 0.8;
 const MAX_SKIPPED: f64 = 0.02;
 
+/// Turns with so many times as much computing as a usual one, in which this part (0–1) of all of it lies, and this part of all time, are
+/// none.
+const LUMP: u64 = 5;
+const IN_LUMPS: f64 = 0.7;
+const LUMPS_OF_ALL: f64 = 0.2;
+
 /// Who waits so much of the time (share) by polling is found at it in each step.
 const POLLS: f64 = 0.4;
 
@@ -68,7 +74,25 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
     candidates
         .into_iter()
         .flatten()
-        .find(|steps| steps.spans.len() >= MIN_STEPS)
+        .find(|steps| steps.spans.len() >= MIN_STEPS && !are_lumps(facts, cast, steps))
+}
+
+/// Whether most of what the step thread computes falls into few turns, many times as much into each as into a usual one: then
+/// what was handed over was no batch, but a metric's parts, say, each so many steps.
+fn are_lumps(facts: &Facts, cast: &Cast, steps: &Steps) -> bool {
+    let handed = matches!(
+        steps.clock,
+        Clock::BatchHandOver | Clock::BatchRequests | Clock::Queue
+    );
+    let ends: Vec<u64> = steps.spans.iter().flat_map(|(a, b)| [*a, *b]).collect();
+    let own = own_times(facts, cast.step_tid, &ends);
+    let mut ran: Vec<u64> = own.chunks(2).map(|pair| pair[1] - pair[0]).collect();
+    ran.sort_unstable();
+    let usual = ran.get(ran.len() / 2).copied().unwrap_or(0);
+    let lumps = &ran[ran.partition_point(|ran| *ran <= LUMP * usual)..];
+    let sum = |ran: &[u64]| ran.iter().sum::<u64>() as f64;
+    let all: u64 = steps.spans.iter().map(|(from, to)| to - from).sum();
+    handed && sum(lumps) > IN_LUMPS * sum(&ran) && sum(lumps) > LUMPS_OF_ALL * all as f64
 }
 
 /// Batches that the step thread polls for: whoever does so most of the time asks again when it has worked on one. What comes
