@@ -32,7 +32,7 @@ const ROUNDS: usize = 12;
 const PRIOR: f64 = 0.5;
 
 /// Beginnings of names of libraries that frameworks compute with.
-const FRAMEWORKS: [&str; 26] = [
+const FRAMEWORKS: [&str; 29] = [
     "libtorch",
     "libc10",
     "_C.",
@@ -59,6 +59,9 @@ const FRAMEWORKS: [&str; 26] = [
     "libtriton",
     "liblapack",
     "libgfortran",
+    "libxgboost",
+    "lib_lightgbm",
+    "_catboost",
 ];
 
 /// The parts of a thread's steps.

@@ -10,7 +10,7 @@ use super::{
 use crate::session::{
     MIN_STATE_BYTES, Session,
     kind::{WaitKind, wait_kind},
-    roles::{MIN_BYTES_PER_S, Role, alike, for_room, is_ancestor, keeps_state},
+    roles::{MIN_BYTES_PER_S, Role, alike, for_room, is_ancestor, keeps_state, takes_output},
 };
 
 /// Hand-overs that show a pattern.
@@ -52,6 +52,9 @@ impl Helpers {
             let feeds = to(pid, &|to| to == cast.trainer || cast.workers.contains(&to));
             if !below_worker && keeps_state(session, cast.trainer, pid) {
                 return Task::State;
+            }
+            if !below_worker && takes_output(session, cast.trainer, pid) {
+                return Task::Other;
             }
             if below_worker || feeds >= MIN_HAND_OVERS {
                 return Task::Input;

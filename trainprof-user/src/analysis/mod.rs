@@ -203,6 +203,7 @@ fn trainer(
         own_batches: scene.own_batches().to_vec(),
         own_batches_guessed: scene.own_batches_guessed(),
         kernel_threads: kernel_threads(facts.session),
+        idlers: scene.idlers().collect(),
         taking_in: scene.taking_in().to_vec(),
         kinds_of_leaf,
         shares,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{cast::Cast, facts::Facts, spans::union, timeline::Item};
+use super::{cast::Cast, facts::Facts, running::yielding, spans::union, timeline::Item};
 
 /// Fewer samples than this say nothing about a stretch.
 const MIN_SAMPLES: usize = 25;
@@ -68,6 +68,29 @@ pub fn spun(facts: &Facts, cast: &Cast, windows: &[(u64, u64)]) -> Option<Spun> 
         by,
         wanted: union(wanted),
     })
+}
+
+/// A thread with so much (0–1) of its running spent on looking for work mostly does nothing else.
+const MOSTLY: f64 = 0.5;
+
+/// Threads of the trainer, no producers, that mostly look for work, and the part (0–1) of their running that it is: in a runtime, or
+/// giving up the CPU again and again.
+pub fn idlers(facts: &Facts, cast: &Cast) -> BTreeMap<u32, f64> {
+    let looks = |tid: u32| {
+        let samples = facts.samples(tid);
+        let found = samples
+            .iter()
+            .filter(|sample| in_runtime(facts, sample.place))
+            .count();
+        let share = found as f64 / samples.len().max(1) as f64 + yielding(samples);
+        (samples.len() >= MIN_SAMPLES && share >= MOSTLY).then_some((tid, share.min(1.0)))
+    };
+    let threads = facts.session.threads.values();
+    threads
+        .filter(|thread| thread.pid == cast.trainer && thread.key.tid != cast.step_tid)
+        .filter(|thread| !cast.producers.contains(&thread.key.tid))
+        .filter_map(|thread| looks(thread.key.tid))
+        .collect()
 }
 
 /// Whether a thread was ever seen in such a runtime itself: others of the process are not what the team waits for.

@@ -43,6 +43,8 @@ pub struct Trainer {
     pub own_batches_guessed: bool,
     /// Threads outside the job that run no program.
     pub(super) kernel_threads: BTreeSet<u32>,
+    /// Threads of its own that mostly look for work.
+    pub(super) idlers: BTreeSet<u32>,
     /// Stretches in which the step thread, having producers, took a batch in and asked for the next one.
     pub taking_in: Vec<(u64, u64)>,
 }
@@ -105,9 +107,11 @@ impl Trainer {
         };
         let own_cpu = own(|what| matches!(what, What::Run { .. }));
         // Strangers' work and the quota stay, whatever else of the job's own goes. Threads of the kernel may work for the job.
+        let stranger =
+            |tid: u32| !self.kernel_threads.contains(&tid) && !self.idlers.contains(&tid);
         let stays = |share: &Share| match share.kind {
             _ if share.kind == kind => false,
-            Kind::CpuContention => !self.kernel_threads.contains(&share.detail.outsider),
+            Kind::CpuContention => stranger(share.detail.outsider),
             Kind::CpuThrottled => true,
             _ => false,
         };

@@ -79,6 +79,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
     let sends = |pid: u32| traffic.get(&pid).is_some_and(|t| t.sent > 0);
     let hears = |pid: u32| traffic.get(&pid).is_some_and(|t| t.received > 0);
     let mut fed = BTreeSet::new();
+    let mut written_for = BTreeSet::new();
     let mut ranks = BTreeSet::new();
     let pairs: BTreeSet<(u32, u32)> = handed
         .keys()
@@ -101,7 +102,9 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
             && !trains(session, above)
             && !forked(session, above, below)
             && cpu_share(session, above) < MIN_OF_BUSIEST * cpu_share(session, below);
-        if gives
+        if takes_output(session, above, below) {
+            written_for.insert(above);
+        } else if gives
             && count(above, below) >= MIN_HAND_OVERS
             && [above, below]
                 .iter()
@@ -132,7 +135,10 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         roles.insert(pid, Role::Trainer);
     }
     if !roles.values().any(|role| *role == Role::Trainer)
-        && let Some(pid) = computing_process(session)
+        && let Some(pid) = written_for
+            .into_iter()
+            .find(|pid| trains(session, *pid))
+            .or_else(|| computing_process(session))
     {
         roles.insert(pid, Role::Trainer);
     }
@@ -158,6 +164,21 @@ pub fn keeps_state(session: &Session, above: u32, below: u32) -> bool {
         && written > WRITTEN * (read + of(below).sent)
         && written as f64 >= MIN_BYTES_PER_S * run_ns as f64 / 1e9
         && (heard * 2 < written || of(above).sent * 2 >= heard)
+}
+
+/// Who hears so many bytes, and sends at most this part (0–1) of as many to anybody, takes what others give.
+const MIN_TAKEN_BYTES: u64 = 1 << 20;
+const GIVEN_BACK: f64 = 0.05;
+
+/// Whether a process is there for what one above it puts out: a log, a dump, what is to be written. It hears much from that one, and
+/// says next to nothing.
+pub fn takes_output(session: &Session, above: u32, below: u32) -> bool {
+    let traffic = traffic(session);
+    let of = |pid: u32| traffic.get(&pid).copied().unwrap_or_default();
+    let heard = of(below).received;
+    heard >= MIN_TAKEN_BYTES
+        && (of(below).sent as f64) <= GIVEN_BACK * heard as f64
+        && of(above).sent * 2 >= heard
 }
 
 /// Bytes that a process sent to others and received from them, through pipes and sockets.

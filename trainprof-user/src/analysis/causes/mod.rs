@@ -25,6 +25,7 @@ use super::{
     phases,
     python::Python,
     spans::{share_inside, without},
+    spinning::idlers,
     taking_in::taking_in,
     throttle::Throttled,
     walk::{HopKind, Leaf, Spent, Walked, What},
@@ -91,6 +92,8 @@ pub struct Scene<'a> {
     /// Threads that spend more on memory than their work needs.
     churning: BTreeSet<u32>,
     file_faults: FileFaults,
+    /// Threads of the trainer that mostly look for work, and the part (0–1) of their running that it is.
+    idlers: BTreeMap<u32, f64>,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     taking_in: Vec<(u64, u64)>,
     helpers: Helpers,
@@ -134,6 +137,7 @@ impl<'a> Scene<'a> {
             services: Services::new(facts),
             file_locks: locked::file_locks(facts),
             checkpoints,
+            idlers: idlers(facts, cast),
             worker_starts,
             taking_in,
             own_batches,
@@ -160,6 +164,11 @@ impl<'a> Scene<'a> {
     /// Whether that these stretches are for batches is known only from what they alternate with.
     pub fn own_batches_guessed(&self) -> bool {
         self.own_batches.guessed
+    }
+
+    /// Threads of the trainer that mostly look for work.
+    pub fn idlers(&self) -> impl Iterator<Item = u32> {
+        self.idlers.keys().copied()
     }
 
     /// Processes that are neither trainer nor worker.

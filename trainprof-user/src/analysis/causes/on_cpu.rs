@@ -316,6 +316,13 @@ impl Scene<'_> {
         let (kind, others, share) = self.crowded(tid);
         out.push((kind, others, left * share));
         left *= 1.0 - share;
+        // A thread of its own that looks for work has the CPU for nothing.
+        if let Some(idle) = self.idlers.get(&by) {
+            let outsider = by;
+            let detail = Detail { outsider, ..detail };
+            out.push((Kind::CpuContention, detail, left * idle));
+            left *= 1.0 - idle;
+        }
         // Time that a thread of the job took is what that thread did with it.
         let doer = if ours { by } else { tid };
         let mut doing = Vec::new();
