@@ -191,10 +191,15 @@ fn cold_reads_are_told_from_cached_ones() {
     );
     let warm = observe("files", &os(&[&folder]));
     check_all(&warm).done();
+    // A host that gives back pages which nobody used lately (DAMON) may take some of them in between.
+    let fetched = 512 * u64_at(&warm.truth, "/faults/blocks_fetched");
+    let bytes = u64_at(&warm.truth["total"], "/read/bytes");
+    let cached = 1.0 - fetched as f64 / bytes as f64;
     let ratio = warm.report.f64("/io/cache_hit_ratio");
+    assert!(cached > 0.5, "{fetched} of {bytes} bytes were fetched");
     assert!(
-        ratio > 0.99,
-        "every byte was cached, cache_hit_ratio {ratio}"
+        (ratio - cached).abs() < 0.01,
+        "{cached} of the bytes were cached, cache_hit_ratio {ratio}"
     );
 }
 

@@ -193,6 +193,8 @@ static inline void truth_end(const char *path)
     truth_open("faults", '{');
     truth_int("minor", usage_after.ru_minflt - usage_before.ru_minflt);
     truth_int("major", usage_after.ru_majflt - usage_before.ru_majflt);
+    /* Blocks of 512 bytes that it had fetched from a device (task_io_account_read in the kernel). */
+    truth_int("blocks_fetched", usage_after.ru_inblock - usage_before.ru_inblock);
     truth_close('}');
     truth_raw("}\n");
     int fd = strcmp(path, "-") ? open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644) : 1;

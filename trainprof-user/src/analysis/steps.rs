@@ -86,7 +86,10 @@ fn are_lumps(facts: &Facts, cast: &Cast, steps: &Steps) -> bool {
     );
     let ends: Vec<u64> = steps.spans.iter().flat_map(|(a, b)| [*a, *b]).collect();
     let own = own_times(facts, cast.step_tid, &ends);
-    let mut ran: Vec<u64> = own.chunks(2).map(|pair| pair[1] - pair[0]).collect();
+    let mut ran: Vec<u64> = own
+        .chunks_exact(2)
+        .map(|pair| pair[1].saturating_sub(pair[0]))
+        .collect();
     ran.sort_unstable();
     let usual = ran.get(ran.len() / 2).copied().unwrap_or(0);
     let lumps = &ran[ran.partition_point(|ran| *ran <= LUMP * usual)..];
