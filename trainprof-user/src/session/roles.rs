@@ -166,9 +166,10 @@ pub fn keeps_state(session: &Session, above: u32, below: u32) -> bool {
         && (heard * 2 < written || of(above).sent * 2 >= heard)
 }
 
-/// Who hears so many bytes, and sends at most this part (0–1) of as many to anybody, takes what others give.
+/// Who hears so many bytes, and sends at most so many to anybody, takes what others give. A loader's worker that hears the numbers of
+/// samples says where each batch is: a few hundred bytes.
 const MIN_TAKEN_BYTES: u64 = 1 << 20;
-const GIVEN_BACK: f64 = 0.05;
+const MOST_SAID_BYTES: u64 = 1 << 10;
 
 /// Whether a process is there for what one above it puts out: a log, a dump, what is to be written. It hears much from that one, and
 /// says next to nothing.
@@ -176,9 +177,7 @@ pub fn takes_output(session: &Session, above: u32, below: u32) -> bool {
     let traffic = traffic(session);
     let of = |pid: u32| traffic.get(&pid).copied().unwrap_or_default();
     let heard = of(below).received;
-    heard >= MIN_TAKEN_BYTES
-        && (of(below).sent as f64) <= GIVEN_BACK * heard as f64
-        && of(above).sent * 2 >= heard
+    heard >= MIN_TAKEN_BYTES && of(below).sent <= MOST_SAID_BYTES && of(above).sent * 2 >= heard
 }
 
 /// Bytes that a process sent to others and received from them, through pipes and sockets.

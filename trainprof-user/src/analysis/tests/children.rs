@@ -3,7 +3,8 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    stories::TRAINER,
+    company::is_near,
+    stories::{TRAINER, job, stall},
     tale::{By, FUTEX, On, POLL, Tale},
 };
 use crate::{
@@ -18,10 +19,6 @@ fn share(analysis: &Analysis, kind: Kind) -> f64 {
     let trainer = analysis.trainer.as_ref().expect("a trainer");
     let ns = trainer.by_kind().get(&kind).copied().unwrap_or(0.0);
     ns / trainer.wall
-}
-
-fn is_near(found: f64, truth: f64) {
-    assert!((found - truth).abs() < 0.03, "{found}, truth {truth}");
 }
 
 #[test]
@@ -61,6 +58,23 @@ fn who_takes_what_the_trainer_puts_out_is_no_worker() {
         "{}",
         verdict.summary
     );
+}
+
+#[test]
+fn a_worker_that_is_told_many_numbers_is_one() {
+    // Large batches: their numbers take more bytes than saying where the batch is.
+    let mut tale = job(1);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        stall(&mut tale, begin, begin + 40.0, 201);
+    }
+    tale.ops(TRAINER, 4000.0, Op::Write, Class::Pipe, 0, 80, 2 << 20, 9.0);
+    tale.ops(201, 4000.0, Op::Read, Class::Pipe, 0, 80, 2 << 20, 9.0);
+    tale.ops(201, 4000.0, Op::Write, Class::Pipe, 0, 80, 80 * 300, 1.0);
+    let analysis = analyse(&tale.session(8000.0));
+    is_near(share(&analysis, Kind::Helper), 0.0);
+    let cast = &analysis.trainer.as_ref().expect("a trainer").cast;
+    assert!(!cast.workers.is_empty());
 }
 
 /// Three runs of a program, a second each, that write so many bytes to the trainer.

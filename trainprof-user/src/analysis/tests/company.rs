@@ -33,7 +33,7 @@ fn worst(analysis: &Analysis) -> (Kind, f64) {
     (kind, ns / trainer.wall)
 }
 
-fn is_near(found: f64, truth: f64) {
+pub(super) fn is_near(found: f64, truth: f64) {
     assert!((found - truth).abs() < 0.03, "{found}, truth {truth}");
 }
 
