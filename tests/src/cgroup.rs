@@ -1,6 +1,7 @@
 //! Control groups for tests, of whichever version the host has for a controller.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,7 +14,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes a group below the root of the hierarchy that has `controller` (`cpu`, `memory`); mounts
+    /// Makes a group below the root of the hierarchy that has `controller` (`cpu`, `memory`, `io`); mounts
     /// version 2 where nothing is mounted.
     pub fn new(controller: &str, name: &str) -> Self {
         let (top, version_2) = top(controller).unwrap_or_else(|| {
@@ -63,6 +64,22 @@ impl Group {
             "memory.limit_in_bytes"
         };
         self.write(file, &bytes.to_string());
+    }
+
+    /// A group that can limit what is read from disks: the controller's name differs between the versions.
+    pub fn of_disks(name: &str) -> Self {
+        let version_1 = top("blkio").is_some();
+        Self::new(if version_1 { "blkio" } else { "io" }, name)
+    }
+
+    /// Lets its processes read so many bytes a second from a disk, by `MAJOR:MINOR`.
+    pub fn set_read_limit(&self, disk: &str, bytes_per_s: u64) {
+        if self.version_2 {
+            self.write("io.max", &format!("{disk} rbps={bytes_per_s}"));
+        } else {
+            let limit = format!("{disk} {bytes_per_s}");
+            self.write("blkio.throttle.read_bps_device", &limit);
+        }
     }
 
     /// Moves a process into it.
@@ -130,6 +147,19 @@ fn top(controller: &str) -> Option<(PathBuf, bool)> {
             _ => None,
         }
     })
+}
+
+/// `MAJOR:MINOR` of the whole disk below a path: limits are set on disks, not on partitions. `None`: it lies on none.
+pub fn disk_of(path: &Path) -> Option<String> {
+    let device = fs::metadata(path).ok()?.dev();
+    let name = format!("{}:{}", libc::major(device), libc::minor(device));
+    let block = Path::new("/sys/dev/block").join(&name);
+    if !block.join("partition").exists() {
+        return block.exists().then_some(name);
+    }
+    let partition = fs::canonicalize(&block).ok()?;
+    let disk = fs::read_to_string(partition.parent()?.join("dev")).ok()?;
+    Some(disk.trim().to_owned())
 }
 
 fn mount() {

@@ -41,6 +41,12 @@ impl Checks {
 
     /// Times: within 2 % when at least 100 ms, else within 2 ms.
     pub fn near(&mut self, what: &str, truth: f64, report: f64) {
+        self.between(what, (truth, truth), report);
+    }
+
+    /// The same where the truth is known to lie between two times.
+    pub fn between(&mut self, what: &str, (least, most): (f64, f64), report: f64) {
+        let truth = report.clamp(least, most);
         self.compared += 1;
         let share = if crate::env::in_vm() {
             TOLERANCE_VM

@@ -15,6 +15,7 @@ pub mod gpu;
 pub mod observe;
 pub mod product;
 pub mod report;
+pub mod text;
 pub mod workload;
 
 pub use check::Checks;

@@ -2,7 +2,8 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -16,6 +17,20 @@ use crate::workload::wait_for;
 const ATTACH: Duration = Duration::from_secs(120);
 /// Longer than attaching and writing a report take there.
 const STOP: Duration = Duration::from_secs(150);
+
+/// What docs and `doctor` name for a user who is not root, as setpriv(1) has them.
+pub const ENOUGH: &[&str] = &["bpf", "perfmon", "sys_ptrace", "dac_read_search"];
+
+/// The product where everybody may execute it.
+pub fn public_copy() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir_in("/tmp").expect("a folder");
+    let everybody = || std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), everybody()).expect("permissions");
+    let binary = folder.path().join("trainprof");
+    std::fs::copy(crate::env::trainprof(), &binary).expect("copy the binary");
+    std::fs::set_permissions(&binary, everybody()).expect("permissions");
+    (folder, binary)
+}
 
 /// A `trainprof attach` or `run` under way.
 pub struct Watch {

@@ -1,20 +1,14 @@
 //! Windows of probes on allocators: what they say is right, and the job is none the worse.
 
-use std::{
-    ffi::OsString,
-    fs::File,
-    os::unix::fs::FileExt,
-    path::Path,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{ffi::OsString, path::Path, process::Command, time::Duration};
 
 use trainprof_tests::{
     Watch, Workload,
     cgroup::Group,
     env::{has_tool, left_out_in_vm, python_with, root_test, skip},
     product::trainprof,
-    report::{Report, f64_at},
+    report::{Report, f64_at, u64_at},
+    text::Text,
     workload::program,
 };
 
@@ -45,63 +39,19 @@ fn built(name: &str, seconds: u32, extra: &[&str], preload: Option<&str>) -> Wor
     Workload::spawn(command)
 }
 
-/// What a process has mapped of a library's code, or of its own program's.
-struct Text {
-    pid: i32,
-    ranges: Vec<(u64, u64)>,
-}
-
-impl Text {
-    fn of(pid: i32, library: &str) -> Self {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("mappings");
-        let ranges = maps
-            .lines()
-            .filter(|line| line.contains(" r-xp ") && line.contains(library))
-            .filter_map(|line| {
-                let (start, end) = line.split(' ').next()?.split_once('-')?;
-                let hex = |text| u64::from_str_radix(text, 16).ok();
-                Some((hex(start)?, hex(end)?))
-            })
-            .collect::<Vec<_>>();
-        assert!(!ranges.is_empty(), "{library} is not mapped");
-        Self { pid, ranges }
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let memory = File::open(format!("/proc/{}/mem", self.pid)).expect("its memory");
-        let mut out = Vec::new();
-        for (start, end) in &self.ranges {
-            let mut part = vec![0; (end - start) as usize];
-            memory.read_exact_at(&mut part, *start).expect("code");
-            out.extend(part);
-        }
-        out
-    }
-
-    /// Waits until a breakpoint is in it, or gives up.
-    fn trapped(&self, before: &[u8], patience: Duration) -> bool {
-        self.becomes(patience, |now| now != before)
-    }
-
-    fn becomes(&self, patience: Duration, is: impl Fn(&[u8]) -> bool) -> bool {
-        let until = Instant::now() + patience;
-        while Instant::now() < until {
-            if is(&self.bytes()) {
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        false
-    }
-}
-
 fn windows(report: &Report) -> u64 {
     report.u64("/memory/allocation/windows")
 }
 
-/// Within a tenth, or three times the error that the report itself states.
+/// Within a tenth, or twice the error that the report itself states.
 fn close(what: &str, truth: f64, told: f64, error: f64) {
-    let allowed = (truth * 0.1).max(3.0 * error);
+    within(2.0, what, truth, told, error);
+}
+
+/// Within a tenth, or so many times the error that the report itself states.
+fn within(times: f64, what: &str, truth: f64, told: f64, error: f64) {
+    let allowed = (truth * 0.1).max(times * error);
+    eprintln!("{what}: {told} told, {truth} true, {error} stated as its error");
     assert!(
         (told - truth).abs() <= allowed,
         "{what}: {told} told, {truth} true, {error} stated as its error"
@@ -176,8 +126,34 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
             report.f64("/memory/allocation/lifetimes/error").max(0.02),
         );
     }
+    sizes_are_right(&report, &truth);
     let worst = report.f64("/cost/windows/worst_thread_share");
     assert!(worst <= 0.012, "{worst} added to a thread");
+}
+
+/// The workload's two sizes have their shares, and there is nothing else to speak of.
+fn sizes_are_right(report: &Report, truth: &serde_json::Value) {
+    let rows = report.rows("/memory/allocation/sizes");
+    let (calls, quick) = (u64_at(truth, "/calls"), u64_at(truth, "/quick"));
+    let counted: u64 = rows.iter().map(|row| u64_at(row, "/count")).sum();
+    assert!(counted > 1_000, "{counted} calls tell nothing");
+    for (size, truly) in [(64, quick), (5_000, calls - quick)] {
+        let truly = truly as f64 / calls as f64;
+        let of_size = rows.iter().filter(|row| {
+            let from = u64_at(row, "/from_bytes");
+            (from..2 * from).contains(&size)
+        });
+        let (mut count, mut share) = (0, 0.0);
+        for row in of_size {
+            count += u64_at(row, "/count");
+            share += f64_at(row, "/share");
+        }
+        let by_count = count as f64 / counted as f64;
+        assert!(
+            (share - truly).abs() < 0.02 && (by_count - share).abs() < 1e-5,
+            "{size} bytes: a share of {share}, by count {by_count}, truly {truly}: {rows:?}"
+        );
+    }
 }
 
 /// What the process keeps is kept by the one call site that keeps anything.
@@ -219,6 +195,88 @@ fn tcmalloc_is_counted_right() {
         Some("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"),
         "libtcmalloc",
     );
+}
+
+/// Three of four blocks are given back at once. The fourth lives for so many rounds: for longer than a millisecond, or not.
+#[test]
+fn lifetimes_are_those_of_the_blocks() {
+    let name = "lifetimes_are_those_of_the_blocks";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a steady clock") {
+        return;
+    }
+    let (small, large) = (3.0 * 64.0, 5_000.0);
+    // Calls and bytes that live for less than a millisecond.
+    for (rounds, share, bytes_share) in [("4096", 0.75, small / (small + large)), ("4", 1.0, 1.0)] {
+        let mut workload = workload(8, &["-k", rounds], None);
+        // Windows that follow blocks are rare: here all of them are followed.
+        let watch = Watch::attach(workload.pid(), &options(&["--alloc", "full"]));
+        workload.go();
+        workload.wait_done();
+        let report = watch.stop().report();
+        let truth = workload.finish();
+        let lived = f64_at(&truth, "/kept_s");
+        let is_quick = share == 1.0;
+        assert!(
+            if is_quick {
+                lived < 0.5e-3
+            } else {
+                lived > 3e-3
+            },
+            "{rounds} rounds take {lived} s"
+        );
+        let paired = report.u64("/memory/allocation/paired_windows");
+        assert!(paired >= 1, "{:?}", report.at("/memory/allocation"));
+        let told = report.at("/memory/allocation/lifetimes");
+        eprintln!("{rounds} rounds, {lived} s: {told}");
+        let followed = u64_at(told, "/followed");
+        assert!(followed >= 200, "{told}");
+        let allowed = (2.0 * f64_at(told, "/error")).max(0.02);
+        for (key, truly) in [
+            ("freed_within_1ms_share", share),
+            ("freed_within_1ms_bytes_share", bytes_share),
+        ] {
+            let found = f64_at(told, &format!("/{key}"));
+            assert!(
+                (found - truly).abs() <= allowed,
+                "{rounds} rounds: {key} {found}, truly {truly}: {told}"
+            );
+        }
+        let churn = report.f64("/memory/churn_share");
+        let in_window = f64_at(told, "/freed_in_window_bytes_share");
+        assert!((churn - in_window).abs() < 1e-5, "{churn} {in_window}");
+        assert!(!is_quick || churn > 0.9, "{churn}: {told}");
+    }
+}
+
+#[test]
+fn where_all_is_seen_each_call_is_told_to_the_jobs_end() {
+    let name = "where_all_is_seen_each_call_is_told_to_the_jobs_end";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a steady clock") {
+        return;
+    }
+    let mut workload = workload(2, &["-t", "2"], None);
+    let text = Text::of(workload.pid(), "libc.so");
+    let before = text.bytes();
+    let watch = Watch::attach(workload.pid(), &options(&["--alloc", "full"]));
+    let trapped = text.trapped(&before, Duration::from_secs(60));
+    assert!(trapped, "no probe in libc.so");
+    // The first is in: so are the others soon.
+    std::thread::sleep(Duration::from_secs(2));
+    workload.go();
+    workload.wait_done();
+    let truth = workload.finish();
+    // The job has ended by itself: nothing of it is there to be asked any more.
+    let report = watch.wait().report();
+    let rows = report.rows("/memory/allocation/processes");
+    let calls = rows.iter().map(|row| u64_at(row, "/functions/malloc"));
+    let (told, truly): (u64, u64) = (calls.sum(), u64_at(&truth, "/calls"));
+    eprintln!("{told} told, {truly} true");
+    assert_eq!(rows.len(), 1, "{:?}", report.at("/memory/allocation"));
+    // While it tells, once a second, it does not count.
+    let missed = truly.abs_diff(told) as f64 / truly as f64;
+    assert!(missed <= 0.04, "{told} told, {truly} true");
 }
 
 #[test]
@@ -305,13 +363,16 @@ fn pythons_arrays_are_counted_right() {
     let report = watch.stop().report();
     let truth = workload.finish();
     let turns = f64_at(&truth, "/turns_per_s");
-    close(
+    // A trap costs numpy's code up to twice of what it costs our own loop.
+    within(
+        3.0,
         "allocations a second",
         calls * turns,
         report.f64("/memory/allocs_per_s"),
         report.f64("/memory/allocation/allocs_per_s_error"),
     );
-    close(
+    within(
+        3.0,
         "bytes a second",
         bytes * turns,
         report.f64("/memory/alloc_bytes_per_s"),
@@ -413,8 +474,10 @@ fn being_killed_in_a_window_leaves_no_trap() {
 fn a_job_that_forks_loads_libraries_and_executes_is_unharmed() {
     let name = "a_job_that_forks_loads_libraries_and_executes_is_unharmed";
     let Some(_turn) = root_test(name) else { return };
+    // jemalloc's own thread-local memory keeps it from being loaded late.
+    let library = program("other.so");
+    let library = library.to_str().expect("a path that is text");
     for mode in ["auto", "full"] {
-        let library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
         let mut workload = workload(8, &["-t", "2", "-f", "-d", library], None);
         let watch = Watch::attach(workload.pid(), &options(&["--alloc", mode]));
         workload.go();

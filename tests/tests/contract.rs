@@ -63,6 +63,9 @@ const KEYS: &[&str] = &[
     "/cost/collector_cpu_s",
     "/cost/collector_rss_max_bytes",
     "/cost/shed",
+    "/cost/budget",
+    "/cost/spent_share",
+    "/cost/estimated",
 ];
 
 const OPERATIONS: [&str; 11] = [

@@ -61,6 +61,10 @@ fn compare(checks: &mut Checks, truth: &Value, facts: &Facts, library: &str) {
         }
         let bytes: u64 = calls.iter().map(|call| call.bytes).sum();
         checks.exact(&format!("{name}: bytes"), u64_at(count, "/bytes"), bytes);
+        let library = match name.starts_with("cuda") {
+            false => "libcuda.so.1",
+            true => library,
+        };
         if !calls.is_empty() {
             checks.that(facts.library_of(name) == Some(library), || {
                 format!("{name} is in {:?}", facts.library_of(name))
@@ -111,6 +115,44 @@ fn calls_are_counted_and_timed() {
         checks.nothing_lost(&ended.report());
         checks.done();
         eprintln!("{library} {options}: {} calls", facts.calls.len());
+    }
+}
+
+/// Calls that pass the runtime by count, and those that the runtime makes of its own do not count again.
+#[test]
+fn allocations_beside_the_runtime_are_counted_once() {
+    let name = "allocations_beside_the_runtime_are_counted_once";
+    let Some(_turn) = root_test(name) else { return };
+    let library = "libcudart.so.12";
+    let driver = fake("libcuda.so.1");
+    for env in [&[][..], &[("FAKE_CUDA_NEST", "1")]] {
+        let options = format!("-s 60 -m {}", driver.display());
+        let mut workload = start(library, &options, env);
+        let pid = workload.pid();
+        let watch = watch(pid, &[]);
+        bpf::wait_for_traps(pid, library);
+        bpf::wait_for_traps(pid, "libcuda.so.1");
+        workload.go();
+        workload.wait_done();
+        let ended = watch.stop();
+        assert_eq!(ended.code(), 0, "{}", ended.stderr);
+        let truth = workload.finish();
+        let facts = Facts::read(&ended.recording);
+        let mut checks = Checks::new();
+        compare(&mut checks, &truth, &facts, library);
+        for (name, kind) in [
+            ("cudaMallocManaged", GpuCallKind::Allocate),
+            ("cuMemCreate", GpuCallKind::Allocate),
+            ("cuMemRelease", GpuCallKind::Free),
+        ] {
+            let calls = facts.calls_of(name);
+            checks.that(
+                calls.len() == 60 && calls.iter().all(|call| call.kind == kind),
+                || format!("{name}: {calls:?}"),
+            );
+        }
+        checks.nothing_lost(&ended.report());
+        checks.done();
     }
 }
 

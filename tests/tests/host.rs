@@ -1,5 +1,7 @@
 //! Hosts that lack something: the type information of the kernel, tracefs.
 
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
 use trainprof_tests::Workload;
@@ -49,6 +51,55 @@ fn without_tracefs_it_works_or_says_why() {
             ended.expect_failure(3, &["tracefs"]);
         }
     }
+}
+
+#[test]
+fn a_pid_namespace_of_its_own_is_refused_with_the_cure() {
+    let name = "a_pid_namespace_of_its_own_is_refused_with_the_cure";
+    let Some(_turn) = root_test(name) else { return };
+    if !has_tool("unshare") {
+        skip(name, "needs unshare (util-linux)");
+        return;
+    }
+    // The first process there has the number 1, and is not the host's.
+    for command in [&["attach", "1", "-d", "1s"][..], &["run", "--", "true"]] {
+        let mut inside = Command::new("unshare");
+        inside.args(["--fork", "--pid", "--mount-proc"]);
+        inside.arg(trainprof()).args(command);
+        finish(inside).expect_failure(3, &["--pid=host"]);
+    }
+}
+
+#[test]
+fn what_sudo_makes_belongs_to_who_called_it() {
+    let name = "what_sudo_makes_belongs_to_who_called_it";
+    let Some(_turn) = root_test(name) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    // As /tmp is.
+    let everybody = Permissions::from_mode(0o1777);
+    std::fs::set_permissions(folder.path(), everybody).expect("our folder");
+    let workload = Workload::start("memcalls", os(&[&"3"]));
+    // Root's own file stays root's.
+    let (recording, json) = (
+        folder.path().join("job.rec"),
+        folder.path().join("job.json"),
+    );
+    std::fs::write(&json, "kept").expect("a file");
+    let mut command = Command::new(trainprof());
+    command
+        .args(["attach", &workload.pid().to_string(), "-d", "500ms", "-o"])
+        .arg(&recording)
+        .arg("--json")
+        .arg(&json)
+        .envs([("SUDO_UID", "1234"), ("SUDO_GID", "2345")]);
+    let ended = finish(command);
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let owner = |path| {
+        let there = std::fs::metadata(path).expect("a file");
+        (there.uid(), there.gid(), there.mode() & 0o777)
+    };
+    assert_eq!(owner(&recording), (1234, 2345, 0o600));
+    assert_eq!(owner(&json), (0, 0, 0o600));
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 
 use serde_json::Value;
 use trainprof_tests::cgroup::Group;
-use trainprof_tests::env::{left_out_in_vm, root_test};
+use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
 use trainprof_tests::product::trainprof;
 use trainprof_tests::report::{f64_at, u64_at};
-use trainprof_tests::{Checks, Observed, Watch, Workload, observe};
+use trainprof_tests::{Checks, Observed, Watch, Workload, observe, observe_with};
 
 const MB: f64 = 1e6;
 
@@ -79,6 +79,40 @@ fn a_leak_is_measured_and_its_call_site_named() {
         });
         let count = rows.map(|row| u64_at(row, "/count")).sum();
         checks.exact(call, u64_at(&seen.truth, "/maps"), count);
+    }
+    checks.done();
+}
+
+#[test]
+fn a_leak_of_pythons_objects_is_measured() {
+    let name = "a_leak_of_pythons_objects_is_measured";
+    let Some(_turn) = root_test(name) else { return };
+    let Some(python) = python_with("json") else {
+        return skip(name, "no Python");
+    };
+    let rate = 8.0 * MB;
+    let workload = Workload::python(&python, "pykeeper.py", [rate.to_string(), "30".into()]);
+    let pid = workload.pid();
+    let seen = observe_with(workload, pid, &[]);
+    let truth = f64_at(&seen.truth, "/kept") / f64_at(&seen.truth, "/seconds");
+    let Some(growth) = finding(&seen, "memory-growth") else {
+        panic!("no memory-growth: {}", seen.report.at("/findings"));
+    };
+    let evidence = &growth["evidence"];
+    let mut checks = Checks::new();
+    checks.exact("who grows", pid as u64, u64_at(evidence, "/pid"));
+    let rows = seen.report.rows("/memory/processes");
+    let row = rows.iter().find(|row| row["pid"] == pid);
+    let line = row.expect("its memory");
+    for (what, slope) in [
+        ("growth", f64_at(evidence, "/bytes_per_s")),
+        ("the job", seen.report.f64("/memory/growth_bytes_per_s")),
+        ("line", f64_at(line, "/anonymous_bytes/slope_bytes_per_s")),
+    ] {
+        eprintln!("{what}: {slope:.0} bytes a second, truly {truth:.0}");
+        checks.that((slope / truth - 1.0).abs() < 0.1, || {
+            format!("{what}: {slope:.0} bytes a second, truly {truth:.0}")
+        });
     }
     checks.done();
 }

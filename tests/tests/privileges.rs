@@ -1,28 +1,15 @@
 //! What a watch needs to be allowed, and what it keeps of that.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 
-use trainprof_tests::env::{has_tool, root_test, skip, trainprof};
+use trainprof_tests::env::{has_tool, root_test, skip};
+use trainprof_tests::product::{ENOUGH, public_copy};
 use trainprof_tests::report::u64_at;
 use trainprof_tests::workload::{children, os};
 use trainprof_tests::{Checks, Data, Watch, Workload};
 
-/// What docs and `doctor` name for a user who is not root.
-const ENOUGH: &[&str] = &["bpf", "perfmon", "sys_ptrace", "dac_read_search"];
 /// Bit of CAP_SYS_ADMIN in capability sets (capability.h).
 const SYS_ADMIN: u64 = 1 << 21;
-
-/// The product where everybody may execute it.
-fn public_copy() -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir_in("/tmp").expect("a folder");
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
-    let binary = folder.path().join("trainprof");
-    fs::copy(trainprof(), &binary).expect("copy the binary");
-    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).expect("permissions");
-    (folder, binary)
-}
 
 /// A field of /proc/PID/status that holds a capability set.
 fn capabilities(pid: i32, field: &str) -> u64 {

@@ -1,11 +1,11 @@
-//! Python and PyTorch jobs: fork and spawn workers, threads, maps.
+//! Python and PyTorch jobs: workers by fork, spawn and a fork server, threads, maps.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use serde_json::Value;
 use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
-use trainprof_tests::report::u64_at;
+use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
 use trainprof_tests::{Checks, Data, Observed, Workload, observe_with};
 
@@ -121,6 +121,45 @@ fn a_data_loader_with_spawned_workers_is_exact() {
         "a_data_loader_with_spawned_workers_is_exact",
         &["--start", "spawn", "--persistent"],
     );
+}
+
+#[test]
+fn a_data_loader_with_forkserver_workers_is_exact() {
+    loader(
+        "a_data_loader_with_forkserver_workers_is_exact",
+        &["--start", "forkserver", "--persistent"],
+    );
+}
+
+#[test]
+fn waits_for_workers_are_as_long_as_the_trainer_says() {
+    let name = "waits_for_workers_are_as_long_as_the_trainer_says";
+    let Some(_turn) = root_test(name) else { return };
+    let Some(python) = python(name, "torch") else {
+        return;
+    };
+    let data = Data::new();
+    let folder = data.files("cats", 160, "jpg", |i| 3_000 + 11 * i);
+    // Each batch takes one of two workers 32 ms, and the trainer 2 ms: it waits for most of its time.
+    let options = ["--workers", "2", "--epochs", "12", "--item-ms", "2"];
+    let mut args: Vec<OsString> = options.map(OsString::from).into();
+    args.extend(["--persistent".into(), folder.into_os_string()]);
+    let seen = watch(&python, "loader.py", &args);
+    let (truth, report) = (&seen.truth, &seen.report);
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    let trainer = report.thread(u64_at(truth, "/pid")).expect("its thread");
+    let present = f64_at(trainer, "/present_s");
+    // It also works in there: it unpacks batches.
+    let waited = f64_at(truth, "/waited_s") - f64_at(truth, "/waited_cpu_s");
+    let told = report.f64("/trainer/share/data_wait") * present;
+    checks.that(waited > 0.6 * f64_at(truth, "/seconds"), || {
+        format!("it hardly waits: {truth}")
+    });
+    // Its clock also sees the time from a wake-up to a CPU.
+    let runnable = f64_at(trainer, "/runnable_s");
+    checks.between("data_wait", (waited - runnable, waited), told);
+    checks.done();
 }
 
 #[test]

@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 
 use serde_json::Value;
-use trainprof_tests::env::{in_vm, left_out_in_vm, python_with, root_test, skip};
+use trainprof_tests::env::{has_tool, in_vm, left_out_in_vm, python_with, root_test, skip};
+use trainprof_tests::product::{ENOUGH, public_copy};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
-use trainprof_tests::{Checks, Data, Observed, Workload, observe_with};
+use trainprof_tests::{Checks, Data, Observed, Watch, Workload, observe_with};
 
 /// Three times as long as calls are counted whole at first.
 const LONG_S: &str = "12";
@@ -85,6 +86,86 @@ fn calls_that_cost_too_much_are_counted_in_turns() {
         &total["read"]["bytes"],
         report.at("/io/bytes_read"),
     );
+    checks.done();
+}
+
+/// Seen with no window on an allocator and, in the second case, by somebody whom the kernel does not tell what probes cost.
+fn keeps_to_its_budget(checks: &mut Checks, seen: &Observed) {
+    in_turns(checks, seen, 0.7);
+    let report = &seen.report;
+    let cost = report.at("/cost");
+    checks.that(report.f64("/cost/budget") == 0.01, || cost.to_string());
+    let spent = report.f64("/cost/spent_share");
+    // The first four seconds are counted whole, at a tenth to a third of the job's CPU time.
+    checks.that(spent > 0.01 && spent < 0.2, || cost.to_string());
+}
+
+#[test]
+fn calls_are_counted_in_turns_without_windows_too() {
+    let name = "calls_are_counted_in_turns_without_windows_too";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    let folder = data.files("warm", 500, "bin", |_| 1_024);
+    let workload = Workload::start("files", os(&[&"-u", &LONG_S, &folder]));
+    let pid = workload.pid();
+    let options = os(&[&"--overhead-budget", &"1%", &"--alloc", &"off"]);
+    let seen = observe_with(workload, pid, &options);
+    let mut checks = Checks::new();
+    keeps_to_its_budget(&mut checks, &seen);
+    let cost = seen.report.at("/cost");
+    checks.that(cost["windows"].is_null(), || cost.to_string());
+    checks.that(
+        cost["estimated"] == false && !cost["bpf_ns"].is_null(),
+        || cost.to_string(),
+    );
+    checks.done();
+}
+
+#[test]
+fn the_budget_is_kept_also_where_the_kernel_does_not_tell_what_probes_cost() {
+    let name = "the_budget_is_kept_also_where_the_kernel_does_not_tell_what_probes_cost";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "more calls than an emulated processor makes") {
+        return;
+    }
+    if !has_tool("setpriv") {
+        return skip(name, "needs setpriv (util-linux)");
+    }
+    let (_copy, binary) = public_copy();
+    let data = Data::new();
+    let folder = data.files("warm", 500, "bin", |_| 1_024);
+    let mut workload = Workload::start("files", os(&[&"-u", &LONG_S, &folder]));
+    let watch = Watch::attach_as_nobody(workload.pid(), ENOUGH, &binary);
+    let attach_time = watch.attach_time;
+    workload.go();
+    workload.wait_done();
+    let finished = watch.stop();
+    assert_eq!(finished.code(), 0, "{}", finished.stderr);
+    let seen = Observed {
+        truth: workload.finish(),
+        report: finished.report(),
+        finished,
+        attach_time,
+    };
+    let mut checks = Checks::new();
+    keeps_to_its_budget(&mut checks, &seen);
+    let (report, total) = (&seen.report, &seen.truth["total"]);
+    about(
+        &mut checks,
+        "opens",
+        &total["open"]["count"],
+        report.at("/io/opens"),
+    );
+    let cost = report.at("/cost");
+    checks.that(
+        cost["estimated"] == true && cost["bpf_ns"].is_null(),
+        || cost.to_string(),
+    );
+    let missing = report.rows("/coverage/missing");
+    let said = missing.iter().any(|row| {
+        row["what"] == "cost" && row["reason"].as_str().is_some_and(|r| r.contains("setcap"))
+    });
+    checks.that(said, || format!("{missing:?}"));
     checks.done();
 }
 

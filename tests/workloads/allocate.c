@@ -1,15 +1,15 @@
 /* Allocates at a known rate, in known sizes, for known times.
  *
- * allocate TRUTH SECONDS WORK [-t THREADS] [-f] [-e] [-d LIBRARY] [-l EVERY]
+ * allocate TRUTH SECONDS WORK [-t THREADS] [-f] [-e] [-d LIBRARY]  [-l EVERY] [-k ROUNDS]
  * Each thread goes round: three blocks of 64 bytes that are given back at once (`quick`), one of 5 000 bytes that lives
- * for KEPT rounds (`kept`), and some arithmetic of WORK turns between any two.
+ * for ROUNDS rounds (`kept`; 4096), and some arithmetic of WORK turns between any two.
  * -f: forks a child now and then, which allocates a little and ends. -e: in the end executes itself for no time at all.
  * -d: loads a library now and then, and lets it go. -l: one block of 5 000 bytes in so many is never given back.
  */
 #include "wl.h"
 #include <dlfcn.h>
 
-#define KEPT 4096
+#define MOST_KEPT 4096
 
 struct share {
     uint64_t calls, bytes, quick;
@@ -18,8 +18,8 @@ struct share {
     long work;
     double until;
     int forks;
-    unsigned leak_every, since_leak;
-    uint64_t leaked;
+    unsigned leak_every, since_leak, rounds_kept;
+    uint64_t leaked, rounds;
     const char *library;
 } __attribute__((aligned(128)));
 
@@ -63,14 +63,15 @@ static void *allocate(void *argument)
 {
     struct share *t = argument;
     t->tid = tid_now();
-    void **slots = mmap(NULL, KEPT * sizeof *slots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void **slots = mmap(NULL, MOST_KEPT * sizeof *slots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     double begin = now_s();
     for (unsigned round = 0;; round++) {
         for (int i = 0; i < 3; i++) {
             quick(t);
             work(t->work);
         }
-        kept(t, &slots[round % KEPT]);
+        kept(t, &slots[round % t->rounds_kept]);
+        t->rounds++;
         work(t->work);
         if (round % 256 == 0 && now_s() > t->until)
             break;
@@ -87,8 +88,11 @@ static void *allocate(void *argument)
         }
         if (t->library && round % 65536 == 32767) {
             void *library = dlopen(t->library, RTLD_NOW | RTLD_LOCAL);
-            if (library)
-                dlclose(library);
+            if (!library) {
+                fprintf(stderr, "workload: %s\n", dlerror());
+                exit(97);
+            }
+            dlclose(library);
         }
     }
     t->seconds = now_s() - begin;
@@ -101,7 +105,7 @@ int main(int argc, char **argv)
         return 2;
     double seconds = atof(argv[2]);
     int threads = 1, executes = 0;
-    struct share common = {.work = atol(argv[3])};
+    struct share common = {.work = atol(argv[3]), .rounds_kept = MOST_KEPT};
     for (int i = 4; i < argc; i++) {
         if (!strcmp(argv[i], "-t") && i + 1 < argc)
             threads = atoi(argv[++i]);
@@ -113,7 +117,11 @@ int main(int argc, char **argv)
             common.library = argv[++i];
         else if (!strcmp(argv[i], "-l") && i + 1 < argc)
             common.leak_every = (unsigned)atoi(argv[++i]);
+        else if (!strcmp(argv[i], "-k") && i + 1 < argc)
+            common.rounds_kept = (unsigned)atoi(argv[++i]);
     }
+    if (!common.rounds_kept || common.rounds_kept > MOST_KEPT)
+        return 2;
     static struct share tallies[64];
     pthread_t ids[64];
     gate_begin();
@@ -143,8 +151,8 @@ int main(int argc, char **argv)
         bytes += tallies[i].bytes / tallies[i].seconds;
         leaked += tallies[i].leaked / tallies[i].seconds;
     }
-    printf("{\"pid\": %d, \"calls\": %llu, \"bytes\": %llu, \"quick\": %llu, \"calls_per_s\": %.1f, \"bytes_per_s\": %.1f, \"leaked_per_s\": %.1f}\n",
+    printf("{\"pid\": %d, \"calls\": %llu, \"bytes\": %llu, \"quick\": %llu, \"calls_per_s\": %.1f, \"bytes_per_s\": %.1f, \"leaked_per_s\": %.1f, \"kept_s\": %.9f}\n",
            getpid(), (unsigned long long)sum.calls, (unsigned long long)sum.bytes, (unsigned long long)sum.quick, rate,
-           bytes, leaked);
+           bytes, leaked, tallies[0].rounds_kept * tallies[0].seconds / tallies[0].rounds);
     return 0;
 }

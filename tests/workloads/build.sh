@@ -21,6 +21,9 @@ for source in "$here"/*.c; do
     name=$(basename "$source" .c)
     case $name in
     pyspend | counter) build "$name" "$name.so" -shared -fPIC ;;
+    slab) build slab slab.so -shared -fPIC -fno-builtin && build slab other.so -shared -fPIC -fno-builtin ;;
+    # It loads libraries.
+    unsettle) build unsettle unsettle ;;
     *) build "$name" "$name" -static ;;
     esac
 done

@@ -1,10 +1,11 @@
-"""A PyTorch DataLoader over small files: loader.py TRUTH [--workers N] [--epochs N] [--start fork|spawn]
-[--persistent] [--batch N] [--step-ms N] [--seconds N] DIR...
+"""A PyTorch DataLoader over small files: loader.py TRUTH [--workers N] [--epochs N] [--start fork|spawn|forkserver]
+[--persistent] [--batch N] [--step-ms N] [--item-ms N] [--seconds N]
+DIR...
 
 With --seconds the epochs go on until then, each to its end.
 
 The data set counts its own opens, reads and bytes in shared memory, so that what workers do is counted
-too. The trainer sleeps --step-ms per batch in place of a model.
+too. The trainer sleeps --step-ms per batch in place of a model, and whoever makes a batch --item-ms per file.
 """
 
 import argparse
@@ -20,7 +21,8 @@ import gate
 
 
 class Files(Dataset):
-    def __init__(self, folders, start):
+    def __init__(self, folders, start, item_ms):
+        self.item_s = item_ms / 1e3
         self.paths = [
             (index, os.path.join(folder, name))
             for index, folder in enumerate(folders)
@@ -34,6 +36,7 @@ class Files(Dataset):
 
     def __getitem__(self, item):
         folder, path = self.paths[item]
+        time.sleep(self.item_s)
         opens, reads, size, data = gate.read_counted(path)
         with self.counts.get_lock():
             self.counts[3 * folder] += opens
@@ -50,12 +53,13 @@ def main():
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--step-ms", type=float, default=2)
+    parser.add_argument("--item-ms", type=float, default=0)
     parser.add_argument("--seconds", type=float, default=0)
     parser.add_argument("--start", default="fork")
     parser.add_argument("--persistent", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    files = Files(args.folders, args.start)
+    files = Files(args.folders, args.start, args.item_ms)
     loader = DataLoader(
         files,
         batch_size=args.batch,
@@ -65,16 +69,17 @@ def main():
         persistent_workers=args.persistent and args.workers > 0,
     )
     gate.begin()
-    waited, steps, epochs, workers = 0.0, 0, 0, set()
+    waited, waited_cpu, steps, epochs, workers = 0.0, 0.0, 0, 0, set()
     began = time.monotonic()
     while epochs < args.epochs or time.monotonic() - began < args.seconds:
         epochs += 1
         batches = iter(loader)
         workers |= {worker.pid for worker in getattr(batches, "_workers", [])}
         while True:
-            start = time.monotonic()
+            start, start_cpu = time.monotonic(), time.thread_time()
             batch = next(batches, None)
             waited += time.monotonic() - start
+            waited_cpu += time.thread_time() - start_cpu
             if batch is None:
                 break
             steps += 1
@@ -92,6 +97,7 @@ def main():
         workers=sorted(workers),
         steps=steps,
         waited_s=waited,
+        waited_cpu_s=waited_cpu,
         seconds=seconds,
     )
 

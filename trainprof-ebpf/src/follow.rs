@@ -119,7 +119,12 @@ pub fn sched_process_fork(ctx: BtfTracePointContext) -> u32 {
         if child_tid == child_tgid {
             files::note_break(child, child_tgid);
         }
-        begin(child, child_tid, child_tgid, parent_tid, parent_tgid);
+        // Where there is no room, `sched_wakeup_new` finds that once more, of threads whose leading thread is followed.
+        if !begin(child, child_tid, child_tgid, parent_tid, parent_tgid)
+            && (child_tid == child_tgid || thread(child_tgid).is_none())
+        {
+            emit::lost(Loss::ThreadsFull);
+        }
         #[cfg(feature = "log")]
         aya_log_ebpf::debug!(
             &ctx,
@@ -142,8 +147,12 @@ pub fn sched_wakeup_new(ctx: BtfTracePointContext) -> u32 {
             member::<u32>(task, offset!(task_tgid)),
         )
     };
-    if tid != tgid && thread(tgid).is_some() && thread(tid).is_none() {
-        begin(task, tid, tgid, tgid, tgid);
+    if tid != tgid
+        && thread(tgid).is_some()
+        && thread(tid).is_none()
+        && !begin(task, tid, tgid, tgid, tgid)
+    {
+        emit::lost(Loss::ThreadsFull);
     }
     0
 }
@@ -180,15 +189,20 @@ fn follow(tid: u32, tgid: u32, now: u64) -> bool {
     }
 }
 
-/// Follows a thread that has never run yet.
+/// Follows a thread that has never run yet. False when there is no room.
 #[inline(always)]
-fn begin(child: *const c_void, child_tid: u32, child_tgid: u32, parent_tid: u32, parent_tgid: u32) {
+fn begin(
+    child: *const c_void,
+    child_tid: u32,
+    child_tgid: u32,
+    parent_tid: u32,
+    parent_tgid: u32,
+) -> bool {
     // SAFETY: clock helper.
     let now = unsafe { bpf_ktime_get_ns() };
     // Else the scan of /proc was first.
     if place(child_tid).is_none() && !follow(child_tid, child_tgid, now) {
-        emit::lost(Loss::ThreadsFull);
-        return;
+        return false;
     }
     emit::event(&ForkEvent {
         kind: Kind::Fork as u32,
@@ -200,6 +214,7 @@ fn begin(child: *const c_void, child_tid: u32, child_tgid: u32, parent_tid: u32,
         pad: 0,
         comm: comm(child),
     });
+    true
 }
 
 /// `sched_process_exec(task, old_pid, bprm)`: a thread that is not the leader takes the leader's id over.

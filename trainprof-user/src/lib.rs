@@ -6,11 +6,13 @@
 //! `docs/ARCHITECTURE.md` in the repository tells how it works and why; `docs/JSON.md` describes the report.
 
 pub mod analysis;
+mod arch;
 pub mod cmd;
 pub mod doctor;
 pub mod env;
 pub mod event;
 pub mod gpu;
+mod invoker;
 pub mod kernel;
 pub mod privilege;
 pub mod record;

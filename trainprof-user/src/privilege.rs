@@ -154,8 +154,16 @@ fn decode_status(status: &str) -> Option<(u32, u64)> {
     Some((euid, effective))
 }
 
+/// Inode of the initial pid namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h).
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// Whether process ids here are those of the kernel, as the probes see them; `None` where /proc does not tell.
+pub fn in_initial_pid_namespace() -> Option<bool> {
+    namespace_inode(Path::new("/proc/self/ns/pid")).map(|inode| inode == INITIAL_PID_NAMESPACE)
+}
+
 /// The inode that a link such as `pid:[4026531836]` in `/proc/PID/ns` names (`namespaces(7)`).
-pub(crate) fn namespace_inode(link: &Path) -> Option<u64> {
+fn namespace_inode(link: &Path) -> Option<u64> {
     decode_namespace(std::fs::read_link(link).ok()?.to_str()?)
 }
 

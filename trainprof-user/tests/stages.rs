@@ -6,9 +6,11 @@ use std::{
 };
 
 /// Stages in the order in which data passes them.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 15] = [
     "time",
     "env",
+    "arch",
+    "invoker",
     "privilege",
     "doctor",
     "kernel",

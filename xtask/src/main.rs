@@ -5,6 +5,7 @@ mod cmd;
 mod cpio;
 mod demo;
 mod ebpf;
+mod left_out;
 mod outcome;
 mod scenarios;
 mod setup;

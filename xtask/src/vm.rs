@@ -18,6 +18,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     cmd::{find_program, output, root, run},
     cpio::Archive,
+    left_out,
     outcome::{Outcome, Tally},
     setup::{kernel_dir, kernel_release},
     test::{Built, name_of},
@@ -70,13 +71,20 @@ pub fn test(series: &str, built: &Built, filter: Option<&str>) -> Result<Outcome
         &initramfs,
         &disk,
     )?;
-    let result = follow(&mut machine, series, &log, built.test_binaries.len());
+    let whole = filter.is_none();
+    let result = follow(&mut machine, series, &log, built.test_binaries.len(), whole);
     machine.stop();
     result.with_context(|| format!("the whole console: {}", log.display()))
 }
 
-/// Reads the console until the machine is off, and adds up the results.
-fn follow(machine: &mut Machine, series: &str, log: &Path, expected: usize) -> Result<Outcome> {
+/// Reads the console until the machine is off, and adds up the results; `whole`: of all tests.
+fn follow(
+    machine: &mut Machine,
+    series: &str,
+    log: &Path,
+    expected: usize,
+    whole: bool,
+) -> Result<Outcome> {
     let mut log =
         fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let stdout = machine.0.stdout.take().context("the console is piped")?;
@@ -128,13 +136,23 @@ fn follow(machine: &mut Machine, series: &str, log: &Path, expected: usize) -> R
             account.results
         );
     }
-    Ok(account.outcome)
+    println!(
+        "[{series}] {} tests left themselves out",
+        account.left_out.len()
+    );
+    let differences = left_out::differences(&account.left_out, whole);
+    let mut outcome = account.outcome;
+    outcome.tally.failed += differences.len() as u32;
+    outcome.words.extend(differences);
+    Ok(outcome)
 }
 
 /// What the console said so far.
 #[derive(Default)]
 struct Console {
     outcome: Outcome,
+    /// Names of tests that left themselves out.
+    left_out: BTreeSet<String>,
     results: usize,
     is_up: bool,
     done: bool,
@@ -145,6 +163,8 @@ impl Console {
     fn read(&mut self, line: &str) -> bool {
         let tally = &mut self.outcome.tally;
         tally.add(Tally::from_skip_line(line).unwrap_or_default());
+        self.left_out
+            .extend(left_out::name_in(line).map(str::to_owned));
         if line.starts_with("VM-UP") {
             self.is_up = true;
         } else if line.starts_with("VM-DONE") {
@@ -537,6 +557,10 @@ mod tests {
         console.read("VM-RESULT garbled");
         console.read("VM-DONE");
         assert!(console.done);
+        assert_eq!(
+            console.left_out.into_iter().collect::<Vec<_>>(),
+            ["root_torch"]
+        );
         assert_eq!(
             (console.results, console.outcome.tally),
             (

@@ -179,8 +179,26 @@ EXPORT result cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind
 {
     return copy_async(to, from, bytes, stream_of(stream));
 }
-EXPORT result cudaMalloc(void **out, size_t bytes) { return allocate(out, bytes); }
-EXPORT result cudaFree(void *p) { return give_back(p); }
+EXPORT result cudaMalloc(void **out, size_t bytes)
+{
+    result (*cu)(void **, size_t) = (result (*)(void **, size_t))inner("cuMemAlloc_v2");
+    return cu ? cu(out, bytes) : allocate(out, bytes);
+}
+EXPORT result cudaMallocManaged(void **out, size_t bytes, unsigned flags)
+{
+    result (*cu)(void **, size_t, unsigned) = (result (*)(void **, size_t, unsigned))inner("cuMemAllocManaged");
+    return cu ? cu(out, bytes, flags) : allocate(out, bytes);
+}
+EXPORT result cudaMallocPitch(void **out, size_t *pitch, size_t width, size_t height)
+{
+    *pitch = (width + 511) / 512 * 512;
+    return allocate(out, *pitch * height);
+}
+EXPORT result cudaFree(void *p)
+{
+    result (*cu)(void *) = (result (*)(void *))inner("cuMemFree_v2");
+    return cu ? cu(p) : give_back(p);
+}
 EXPORT result cudaHostAlloc(void **out, size_t bytes, unsigned flags) { *out = malloc(bytes); return !*out; }
 EXPORT result cudaMallocHost(void **out, size_t bytes) { *out = malloc(bytes); return !*out; }
 EXPORT result cudaFreeHost(void *p) { free(p); return 0; }
@@ -205,5 +223,12 @@ EXPORT result cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t bytes, voi
     return copy_async(to, from, bytes, stream_of(stream));
 }
 EXPORT result cuMemAlloc_v2(void **out, size_t bytes) { return allocate(out, bytes); }
+EXPORT result cuMemAllocManaged(void **out, size_t bytes, unsigned flags) { result r = allocate(out, bytes); return r + (flags == 77); }
+EXPORT result cuMemCreate(void **handle, size_t bytes, const void *properties, unsigned long long flags)
+{
+    result r = allocate(handle, bytes);
+    return r + (flags == 77);
+}
+EXPORT result cuMemRelease(void *handle) { result r = give_back(handle); return r; }
 EXPORT result cuMemFree_v2(void *p) { return give_back(p); }
 #endif

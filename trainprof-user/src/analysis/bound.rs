@@ -5,7 +5,7 @@
 //! The longest of these limits it. It bounds the gain from above: no more than c is taken away, but what c's
 //! removal would newly expose is counted only as far as it was seen.
 
-use super::{demand::Demand, kind::Kind};
+use super::{demand::Demand, kind::Kind, pace::Pace};
 
 /// How exactly times of one run tell those of another one, at best.
 const EXACT: f64 = 1.02;
@@ -42,8 +42,7 @@ pub struct Terms {
     pub gpu_busy: f64,
     /// What the ranks beside the one that is waited for most are busy themselves.
     pub other_ranks: f64,
-    /// The mean own time of a step by that in undisturbed stretches of the watch, ≥ 1: [`super::pace`]. 0: not known.
-    pub pace: f64,
+    pub pace: Pace,
 }
 
 /// The factor by which the job could be faster at most, ≥ 1.
@@ -87,7 +86,9 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
     if least <= 0.0 {
         return f64::INFINITY;
     }
-    (terms.wall / least * EXACT.max(terms.pace) * (1.0 + RELIEF * relief(kind, terms))).max(1.0)
+    // Steps that did not wait had the relief already.
+    let rested = EXACT.max(terms.pace.undisturbed) * (1.0 + RELIEF * relief(kind, terms));
+    (terms.wall / least * rested.max(terms.pace.unstalled)).max(1.0)
 }
 
 /// Share (0–1) of the time in which what is left was slowed down by the cause.
@@ -138,6 +139,25 @@ mod tests {
         let ratio =
             bound(Kind::StorageIo, &terms, &demand) / plain(Kind::StorageIo, &terms, &demand);
         assert!((ratio - EXACT * 1.0375).abs() < 1e-9, "{ratio}");
+    }
+
+    #[test]
+    fn steps_that_did_not_wait_show_the_relief_already() {
+        let (terms, demand) = readers();
+        let pace = |undisturbed, unstalled| {
+            let terms = Terms {
+                pace: Pace {
+                    undisturbed,
+                    unstalled,
+                },
+                ..terms.clone()
+            };
+            bound(Kind::StorageIo, &terms, &demand) / 2.0
+        };
+        // Stretches in which the host is quieter have stalls as the others do.
+        assert!((pace(1.1, 1.0) - 1.1 * 1.0375).abs() < 1e-9);
+        assert!((pace(1.0, 1.1) - 1.1).abs() < 1e-9);
+        assert!((pace(1.1, 1.12) - 1.1 * 1.0375).abs() < 1e-9);
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rules::growth::{Growth, line, steady_growth};
+use super::{
+    rules::growth::{Growth, line, steady_growth},
+    words,
+};
 use crate::{
     record::fact::{FrameFact, PageKind, PlaceClass, ProcessSample},
     session::{SeenFault, Session},
@@ -443,7 +446,7 @@ fn fills_memory(function: &str) -> bool {
 pub fn name(frame: &FrameFact) -> String {
     let module = frame.module.as_deref().unwrap_or("?");
     match &frame.function {
-        Some(function) => format!("{function} ({module})"),
+        Some(function) => format!("{} ({module})", words::function(function)),
         None => format!("{module}+{:#x}", frame.offset),
     }
 }

@@ -190,7 +190,8 @@ fn trainer(
         },
         pace: steps
             .as_ref()
-            .map_or(0.0, |steps| pace::pace(steps, &walked.stalls)),
+            .map(|steps| pace::pace(steps, &walked.stalls))
+            .unwrap_or_default(),
         ..Terms::default()
     };
     Trainer {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use trainprof_common::op::Class;
+
 use super::{
     Analysis, Finding, Kind, Trainer,
     causes::outsider,
@@ -10,11 +12,14 @@ use super::{
     walk::What,
     words,
 };
+use crate::record::fact::ObjectFact;
 use crate::session::{Session, kind::syscall_name, roles::is_ancestor};
 
 /// A cause that can be fixed is the verdict from this share of the wall time on; a smaller one is a finding
 /// beside `compute`.
 const MIN_SHARE: f64 = 0.15;
+/// Every program allocates: that is the verdict from this share on.
+const MIN_CHURN: f64 = 0.2;
 /// A job that uses less than this share of one CPU does nothing.
 const HANGS: f64 = 0.01;
 /// Computing is the verdict from this share of the wall time on.
@@ -30,6 +35,8 @@ const MIN_S: f64 = 2.0;
 const GUESSED: f64 = 0.6;
 /// A verdict that is surer than this is one.
 const MIN_CONFIDENCE: f64 = 0.3;
+/// A bound below this is told as next to nothing.
+const HARDLY: f64 = 1.02;
 /// Stretches of the watch whose shares are compared.
 const PARTS: usize = 10;
 
@@ -92,8 +99,12 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
             ),
         );
     }
-    let first = fixable.first().copied();
-    let second = fixable.get(1).map_or(0.0, |(_, share)| *share);
+    let mut likely = fixable
+        .iter()
+        .filter(|(kind, share)| *kind != Kind::AllocationChurn || *share >= MIN_CHURN)
+        .copied();
+    let first = likely.next();
+    let second = likely.next().map_or(0.0, |(_, share)| share);
     let (kind, share, rival) = match first {
         Some((kind, share)) if share >= MIN_SHARE && share >= blurred => (kind, share, second),
         Some((_, share)) if share >= MIN_SHARE => {
@@ -274,10 +285,37 @@ fn blurred_words(
             _ => format!("process {} spends", trainer.cast.trainer),
         },
     };
+    let waits = (kind == Kind::Unknown)
+        .then(|| longest_wait(trainer))
+        .flatten()
+        .unwrap_or_default();
     format!(
-        "{who} {} of the time {words}, and no cause stands out{missing}",
+        "{who} {} of the time {words}{waits}, and no cause stands out{missing}",
         words::percent(share)
     )
+}
+
+/// What most of the waits that could not be followed are made in, where that is one call on one thing.
+fn longest_wait(trainer: &Trainer) -> Option<String> {
+    let mut by_call = BTreeMap::<(i16, ObjectFact), f64>::new();
+    let mut all = 0.0;
+    for share in trainer
+        .shares
+        .iter()
+        .filter(|share| share.kind == Kind::Unknown)
+    {
+        all += share.ns;
+        if let What::Wait { nr, object, .. } = trainer.walked.leaves[share.leaf as usize].0.what {
+            *by_call.entry((nr, object)).or_default() += share.ns;
+        }
+    }
+    let ((nr, object), ns) = by_call.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let on = match Class::try_from(object.class) {
+        Ok(Class::Pipe) => format!(" on pipe:[{}]", object.id),
+        Ok(Class::Socket) => format!(" on socket:[{}]", object.id),
+        _ => String::new(),
+    };
+    (ns * 2.0 >= all).then(|| format!(", most of it in {}{on}", syscall_name(nr)))
 }
 
 /// The thread of the trainer's process that most of a cause's time goes by.
@@ -467,9 +505,19 @@ fn summary(
 ) -> String {
     let what = finding.map_or_else(String::new, |finding| finding.summary.clone());
     if kind == Kind::Compute {
-        let rest = words::factor(bound);
+        let rest = if bound < HARDLY {
+            format!(
+                "without all the rest it would gain less than {}",
+                words::percent(HARDLY - 1.0)
+            )
+        } else {
+            format!(
+                "with all the rest gone the job would be at most {} as fast",
+                words::factor(bound)
+            )
+        };
         return format!(
-            "compute: {} of the time is {}{}; with everything else gone the job would be at most {rest} as fast",
+            "compute: nothing around the model is what holds this job back; {} of the time is {}{}; {rest}",
             words::percent(share),
             if by_gpu || trainer.gpu_calls {
                 "work on the GPU"

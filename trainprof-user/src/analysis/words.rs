@@ -29,6 +29,8 @@ pub fn bytes(n: f64) -> String {
 pub fn time(seconds: f64) -> String {
     if seconds < 0.001 {
         format!("{:.0} µs", seconds * 1e6)
+    } else if seconds < 0.009_95 {
+        format!("{:.1} ms", seconds * 1e3)
     } else if seconds < 1.0 {
         format!("{:.0} ms", seconds * 1e3)
     } else if seconds < 120.0 {
@@ -42,11 +44,35 @@ pub fn time(seconds: f64) -> String {
 
 /// A speed-up factor.
 pub fn factor(bound: f64) -> String {
-    if bound.is_finite() && bound < 100.0 {
+    if bound.is_finite() && bound < 1.95 {
+        format!("{bound:.2}x")
+    } else if bound.is_finite() && bound < 100.0 {
         format!("{bound:.1}x")
     } else {
         "100x or more".to_owned()
     }
+}
+
+/// A function as its programmer wrote it, without its arguments and what stands in for types: both make names of C++ and Rust
+/// longer than a line.
+pub fn function(name: &str) -> String {
+    let name = rustc_demangle::try_demangle(name)
+        .map_or_else(|_| name.to_owned(), |demangled| format!("{demangled:#}"));
+    let mut out = String::new();
+    let mut depth = 0u32;
+    for c in name.chars() {
+        match c {
+            // A name may begin with the type that it belongs to.
+            '<' if out.is_empty() => {}
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            '(' if depth == 0 && !out.is_empty() && !out.ends_with("::") => break,
+            c if depth == 0 => out.push(c),
+            _ => {}
+        }
+    }
+    let out = out.trim();
+    if out.is_empty() { name } else { out.to_owned() }
 }
 
 /// A directory with its file system, for a sentence.
@@ -121,6 +147,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn functions_lose_their_arguments() {
+        for (name, short) in [
+            ("step", "step"),
+            (
+                "at::TensorIteratorBase::serial_for_each(c10::function_ref<void (char**, long)>, at::Range) const",
+                "at::TensorIteratorBase::serial_for_each",
+            ),
+            (
+                "std::vector<int>::push_back(int&&)",
+                "std::vector::push_back",
+            ),
+            (
+                "(anonymous namespace)::run(int)",
+                "(anonymous namespace)::run",
+            ),
+            (
+                "a::(anonymous namespace)::run(int)",
+                "a::(anonymous namespace)::run",
+            ),
+            ("operator new(unsigned long)", "operator new"),
+            ("<alloc::vec::Vec<T>>::push", "alloc::vec::Vec::push"),
+            ("_RNvC6_123foo3bar", "123foo::bar"),
+        ] {
+            assert_eq!(function(name), short);
+        }
+    }
+
+    #[test]
     fn many_directories_are_told_by_the_one_around_them() {
         let parent = |all: &[&str]| parent(&all.iter().copied().collect());
         assert_eq!(
@@ -141,6 +195,7 @@ mod tests {
         assert_eq!(bytes(512.0), "512 B");
         assert_eq!(bytes(1.25e9), "1.2 GB");
         assert_eq!(time(0.000_4), "400 µs");
+        assert_eq!(time(0.004_2), "4.2 ms");
         assert_eq!(time(0.412), "412 ms");
         assert_eq!(time(600.0), "10 min");
         assert_eq!(factor(2.41), "2.4x");

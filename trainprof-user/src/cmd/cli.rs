@@ -6,9 +6,61 @@ use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 
 use crate::{gpu, report::gate, source::alloc::Mode};
 
+const HELP: &str = "\
+Examples:
+  sudo trainprof attach 4711 -d 30s          watch a running job for 30 seconds
+  sudo trainprof run -- python train.py      start a job and watch it to its end
+
+Exit status: 0 done, 2 wrong command line or input, 3 not permitted or not supported on this host
+(`trainprof doctor` says what is missing); 1 only with --fail-on. `run` ends with its command's own.";
+
+const ATTACH_HELP: &str = "\
+Examples:
+  sudo trainprof attach 4711 -d 30s
+  sudo trainprof attach 4711 -d 30s -o job.rec --json report.json
+
+Exit status:
+  0  done, also after Ctrl-C
+  1  --fail-on was given, and one of its kinds was found
+  2  wrong command line or input: no such process, a file that cannot be written
+  3  not permitted or not supported on this host; `trainprof doctor` says what is missing";
+
+const RUN_HELP: &str = "\
+Examples:
+  sudo trainprof run -- python train.py
+  sudo trainprof run -d 60s --json report.json -- torchrun --nproc-per-node 2 train.py
+
+With -d the watch ends after that time; the command goes on, and trainprof waits for its end.
+The usual signals are passed on to the command.
+
+Exit status: the command's own (127 not found, 126 cannot be executed, 128 + N ended by signal N).
+  1  also when the command ended with 0 and one of the kinds of --fail-on was found
+  2  wrong command line or input, and 3 not permitted or not supported on this host: the command was
+     not started";
+
+const REPORT_HELP: &str = "\
+Examples:
+  trainprof report job.rec
+  trainprof report job.rec --format json > report.json
+
+Takes no root and works on any machine. With the same --top the JSON is that of the watch itself, byte
+for byte.
+
+Exit status:
+  0  done
+  1  --fail-on was given, and one of its kinds was found
+  2  wrong command line, or not a recording that can be read";
+
+const DOCTOR_HELP: &str = "\
+Examples:
+  sudo trainprof doctor
+  sudo trainprof doctor --json
+
+Exit status: 0 this host allows a watch, 3 it does not.";
+
 /// Tells, from outside, why a machine-learning training job is not faster.
 #[derive(Debug, Parser)]
-#[command(name = "trainprof", version, max_term_width = 100)]
+#[command(name = "trainprof", version, max_term_width = 100, after_help = HELP)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -16,19 +68,23 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Profile running processes and all their descendants. Ctrl-C ends the watch, never the job.
+    /// Watch running processes and all their descendants. Ctrl-C ends the watch, never the job.
+    #[command(after_help = ATTACH_HELP, next_line_help = true)]
     Attach(AttachArgs),
-    /// Launch a command and profile it. Exits with the command's own status.
+    /// Start a command and watch it from its first instruction. Ends with the command's own exit status.
+    #[command(after_help = RUN_HELP, next_line_help = true)]
     Run(RunArgs),
     /// Print the report of a recording.
+    #[command(after_help = REPORT_HELP, next_line_help = true)]
     Report(ReportArgs),
     /// Tell what this host allows, what is missing, and how to get it.
+    #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct AttachArgs {
-    /// Processes to watch.
+    /// Processes to watch, each with all its descendants: the launcher's or any rank's pid will do.
     #[arg(required = true, value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pids: Vec<u32>,
     #[command(flatten)]
@@ -50,27 +106,35 @@ pub struct WatchArgs {
     /// How long to watch: 30s, 2m, 500ms, or a number of seconds. Default: until the job ends or Ctrl-C.
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
-    /// Write the recording to this file.
+    /// Write a recording to this file. `trainprof report` makes the report from it again.
     #[arg(short, long, value_name = "REC")]
     pub output: Option<PathBuf>,
     /// Write the report as JSON to this file; `-`: to standard output, in place of the text.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// GPUs: `auto`, `off`, or the path of libnvidia-ml.so.1.
+    /// GPUs: `auto`, `off`, or the path of NVIDIA's libnvidia-ml.so.1 where it is not found.
     #[arg(long, value_name = "GPU", default_value = "auto")]
     pub gpu: gpu::Choice,
-    /// Calls of malloc and its like: `auto` looks at them in short windows, as far as the budget allows; `full` sees every
-    /// call, which slows the job down several times; `off`.
-    #[arg(long, value_name = "MODE", default_value = "auto")]
+    /// How to look at calls of malloc and its like.
+    /// auto: for some milliseconds at a time, as often as the overhead budget pays for.
+    /// full: every call. A job that allocates much runs several times slower: for test benches only.
+    /// off: not at all.
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "auto",
+        verbatim_doc_comment
+    )]
     pub alloc: Mode,
-    /// What watching may cost, of the job's CPU time: windows open no oftener than this pays for, and where it has no room for counting
-    /// every system call they are counted in turns.
-    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_share)]
+    /// What watching may cost, as a share of the job's CPU time, the first seconds left out.
+    /// Where counting every system call costs more, they are counted only part of the time. Numbers of
+    /// files, calls and bytes are then estimates, and the report says so. A larger budget counts more.
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_share, verbatim_doc_comment)]
     pub overhead_budget: f64,
-    /// Rows of each table.
+    /// Rows of each table, at most. Sums and counts are always over the whole job.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
-    /// Neither progress nor the text report.
+    /// Print neither progress nor the text report.
     #[arg(short, long)]
     pub quiet: bool,
     #[command(flatten)]
@@ -80,9 +144,18 @@ pub struct WatchArgs {
 /// When the exit status tells of a finding.
 #[derive(Debug, Args)]
 pub struct GateArgs {
-    /// Exit with status 1 when one of these was found (separated by commas); `run`: unless the command itself failed.
+    /// Exit with status 1 when one of these was found, and say on standard error which. Separate several
+    /// by commas. Causes (they count when the verdict's confidence is 50 % or more):
+    ///   storage-io, small-files, network-io, input-cpu, serialization, cpu-contention,
+    ///   cpu-throttled, allocation-churn, checkpoint, communication, host-compute, h2d-copy, compute
+    /// Other findings:
+    ///   too-few-workers, worker-respawn, tail-latency, rank-imbalance, page-cache-thrash,
+    ///   copy-on-write, memory-growth, gpu-memory-growth, fd-growth, gpu-shared
+    /// No cause could be told:
+    ///   inconclusive
     #[arg(
         long,
+        verbatim_doc_comment,
         value_name = "KIND",
         value_delimiter = ',',
         hide_possible_values = true,
@@ -93,12 +166,13 @@ pub struct GateArgs {
 
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// The recording.
+    /// The recording, as written by -o of `attach` or `run`.
     #[arg(value_name = "REC")]
     pub recording: PathBuf,
+    /// What to print to standard output: text for reading, or JSON (docs/JSON.md).
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Rows of each table.
+    /// Rows of each table, at most. Sums and counts are always over the whole job.
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub top: usize,
     #[command(flatten)]
@@ -113,7 +187,7 @@ pub enum Format {
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Print JSON.
+    /// Print JSON in place of the text.
     #[arg(long)]
     pub json: bool,
 }
@@ -155,6 +229,21 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_every_kind_to_fail_on() {
+        let mut command = Cli::command();
+        for name in ["attach", "run", "report"] {
+            let command = command
+                .find_subcommand_mut(name)
+                .expect("it is a subcommand");
+            let help = command.render_long_help().to_string();
+            let words: Vec<&str> = help.split([' ', ',', '\n']).collect();
+            for kind in gate::kinds() {
+                assert!(words.contains(&kind), "{name}: {kind}");
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::{
 
 use super::{Failure, cli::WatchArgs, progress::Progress};
 use crate::{
+    invoker,
     record::{Record, WriteError, Writer},
     report::{self, Report, Shown, gate},
     session::Session,
@@ -149,12 +150,13 @@ fn open_json(path: &Path) -> Result<JsonTarget, Failure> {
     }
     // What is there stays until the report is ready: hence no truncation yet.
     let open = || -> io::Result<File> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)?;
+        let mut options = OpenOptions::new();
+        options.write(true).truncate(false).mode(0o600);
+        if let Ok(new) = options.clone().create_new(true).open(path) {
+            // A file system may know no owners.
+            let _ = invoker::give(&new, path);
+        }
+        let file = options.create(true).open(path)?;
         if file.metadata()?.is_file() {
             file.set_permissions(Permissions::from_mode(0o600))?;
         }

@@ -14,6 +14,7 @@ use super::{
 
 /// Launches and watches a command; gives the command's own exit status.
 pub fn run(args: &RunArgs) -> Result<u8, Failure> {
+    watch::check_place()?;
     crate::privilege::check_can_profile().map_err(Failure::host)?;
     let mut output = Output::open(&args.watch)?;
     let mut child = launch::held(&args.command)?;

@@ -47,10 +47,22 @@ pub enum Job<'a> {
 
 /// Checks what can be checked before anything is opened or loaded.
 pub fn check(pids: &[u32]) -> Result<(), Failure> {
+    check_place()?;
     for pid in pids {
         scan::check_target(*pid).map_err(Failure::input)?;
     }
     privilege::check_can_profile().map_err(Failure::host)
+}
+
+/// Checks that processes have the numbers here that the kernel tells them by: others would be taken for them.
+pub fn check_place() -> Result<(), Failure> {
+    if privilege::in_initial_pid_namespace() != Some(false) {
+        return Ok(());
+    }
+    Err(Failure::host(
+        "this is a container's pid namespace, in which processes have other ids than on the host, so that nothing of the job would \
+         be seen. Run trainprof on the host, or with docker run --pid=host, or hostPID: true in the pod, and give it the host's ids",
+    ))
 }
 
 /// Runs a future on this thread.
@@ -65,7 +77,6 @@ pub fn with_runtime<T>(future: impl Future<Output = Result<T, Failure>>) -> Resu
 /// A watch whose probes are live.
 pub struct Begun {
     live: Live,
-    switch: Option<StatsSwitch>,
 }
 
 /// Attaches, gives up the privileges that are no longer needed, and says that the watch has begun.
@@ -78,7 +89,7 @@ pub fn begin(pids: &[u32], signals: bool, args: &WatchArgs) -> Result<Begun, Fai
         );
     }
     // Before any probe exists, so that this process never holds one.
-    let switch = StatsSwitch::start().ok();
+    let switch = StatsSwitch::start();
     let driver = gpu::Driver::start(gpu).map_err(Failure::input)?;
     let watch = Watch {
         targets: pids.to_vec(),
@@ -91,7 +102,7 @@ pub fn begin(pids: &[u32], signals: bool, args: &WatchArgs) -> Result<Begun, Fai
         overhead_budget: args.overhead_budget,
     };
     let mut live = Live::attach(&watch).map_err(failure)?;
-    live.set_gpu_driver(driver);
+    live.set_helpers(driver, switch);
     privilege::drop_unneeded(Keep {
         read_processes: true,
         attach: false,
@@ -106,7 +117,7 @@ pub fn begin(pids: &[u32], signals: bool, args: &WatchArgs) -> Result<Begun, Fai
         asked.join(" "),
         live.processes()
     );
-    Ok(Begun { live, switch })
+    Ok(Begun { live })
 }
 
 /// Which exit status a failure of the source deserves.
@@ -128,7 +139,7 @@ pub async fn until_done(
     signals: &mut Signals,
     mut job: Job<'_>,
 ) -> Result<(), Failure> {
-    let Begun { live, switch } = begun;
+    let Begun { live } = begun;
     let ring = live
         .ring_fd()
         .try_clone_to_owned()
@@ -157,8 +168,8 @@ pub async fn until_done(
                     0 => {
                         interval(live, output).await?;
                     }
-                    1 if counts(tick / DRAINS_PER_INTERVAL) => count(live, switch.as_mut()).await,
-                    _ if live.has_something_to_count() => count(live, switch.as_mut()).await,
+                    1 if counts(tick / DRAINS_PER_INTERVAL) => count(live).await,
+                    _ if live.has_something_to_count() => count(live).await,
                     _ => {}
                 }
             }
@@ -235,14 +246,10 @@ fn counts(interval: u64) -> bool {
 }
 
 /// Measures what the probes cost, for a moment.
-async fn count(live: &mut Live, switch: Option<&mut StatsSwitch>) {
-    if let Some(switch) = switch
-        && switch.set(true)
-    {
-        live.begin_counting();
+async fn count(live: &mut Live) {
+    if live.begin_counting() {
         sleep(COUNTING).await;
         live.end_counting();
-        switch.set(false);
     }
 }
 

@@ -9,10 +9,7 @@ use super::perf::{self, PerfCall};
 use crate::env::host::decode_selected;
 use crate::env::mounts::MountTable;
 use crate::env::read_value;
-use crate::privilege::{Privileges, namespace_inode};
-
-/// Inode of the initial pid namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h).
-const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+use crate::privilege::{Privileges, in_initial_pid_namespace};
 
 /// Where libnvidia-ml.so.1 lies when the loader's cache does not say: distributions, NVIDIA's container toolkit, WSL.
 const NVML_PATHS: [&str; 7] = [
@@ -96,8 +93,7 @@ impl DoctorFacts {
                 .iter()
                 .any(|path| Path::new(path).exists()),
             nvml_library: nvml_library(),
-            initial_pid_namespace: namespace_inode(Path::new("/proc/self/ns/pid"))
-                .map(|inode| inode == INITIAL_PID_NAMESPACE),
+            initial_pid_namespace: in_initial_pid_namespace(),
         }
     }
 }

@@ -47,3 +47,18 @@ pub fn anchor() -> Anchor {
             uncertainty_ns: u64::MAX,
         })
 }
+/// CPU nanoseconds of all threads of a process, ended ones too (clock_getcpuclockid(3)); `None`: there is none of that id.
+pub fn process_cpu_ns(pid: libc::pid_t) -> Option<u64> {
+    let mut clock: libc::clockid_t = 0;
+    // SAFETY: a valid pointer.
+    if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
+        return None;
+    }
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a valid pointer.
+    let read = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (read == 0).then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}

@@ -28,6 +28,8 @@ pub struct Driver {
     early: VecDeque<Answer>,
     heard: Instant,
     silent: bool,
+    /// CPU time of the process that asks, when it was last read, nanoseconds.
+    cpu_ns: u64,
 }
 
 /// What is heard of the driver.
@@ -56,6 +58,7 @@ impl Driver {
             early: VecDeque::new(),
             heard: Instant::now(),
             silent: false,
+            cpu_ns: 0,
         };
         let library = match choice {
             Choice::Off => return Ok(driver),
@@ -100,6 +103,14 @@ impl Driver {
             Received::Nothing => Ok(()),
             Received::Ended => Err("loading it ended the process that did".to_owned()),
         }
+    }
+
+    /// CPU time of the process that asks, nanoseconds.
+    pub fn cpu_ns(&mut self) -> u64 {
+        if let Some(aside) = &mut self.aside {
+            self.cpu_ns = aside.cpu_ns();
+        }
+        self.cpu_ns
     }
 
     /// What was heard since the last call. Never waits.

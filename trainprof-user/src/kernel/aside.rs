@@ -12,6 +12,8 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use crate::env::clock::process_cpu_ns;
+
 /// Most bytes of one message.
 const MAX_MESSAGE: usize = 64 << 10;
 
@@ -119,6 +121,8 @@ pub struct Aside {
     /// How long its end is waited for.
     patience: Duration,
     ended: Option<String>,
+    /// CPU time that it had used when that was last read, nanoseconds.
+    cpu_ns: u64,
 }
 
 impl Aside {
@@ -153,6 +157,7 @@ impl Aside {
                 pid,
                 patience,
                 ended: None,
+                cpu_ns: 0,
             }),
         }
     }
@@ -176,6 +181,17 @@ impl Aside {
             }
         }
         out
+    }
+
+    /// CPU time of all its threads, nanoseconds; of one that has ended what was last read.
+    pub fn cpu_ns(&mut self) -> u64 {
+        // Once it was waited for, the number may be somebody else's.
+        if self.ended().is_none()
+            && let Some(ns) = process_cpu_ns(self.pid)
+        {
+            self.cpu_ns = ns;
+        }
+        self.cpu_ns
     }
 
     /// How it ended, in words; `None` while it lives.
@@ -273,6 +289,30 @@ mod tests {
         drop(a);
         assert!(matches!(b.receive::<u32>(Duration::ZERO), Received::Ended));
         assert!(b.send(&1).is_err());
+    }
+
+    #[test]
+    fn the_cpu_time_of_a_process_beside_us_is_told_also_when_it_has_ended() {
+        let mut aside = Aside::start(&[], Duration::from_secs(1), |line| {
+            let end = Instant::now() + Duration::from_millis(60);
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+            let _ = line.send(&7_u32);
+            let _ = line.receive::<u32>(Duration::from_secs(10));
+        })
+        .expect("a process");
+        assert!(matches!(
+            aside.line.receive::<u32>(Duration::from_secs(10)),
+            Received::Message(7)
+        ));
+        let used = aside.cpu_ns();
+        assert!((5_000_000..10_000_000_000).contains(&used), "{used} ns");
+        let _ = aside.line.send(&8_u32);
+        while aside.ended().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(aside.cpu_ns(), used);
     }
 
     #[test]

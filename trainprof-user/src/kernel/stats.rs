@@ -13,7 +13,10 @@ use std::{
 
 use aya::sys::{Stats, enable_stats};
 
-use crate::privilege::{Keep, drop_unneeded};
+use crate::{
+    env::clock::process_cpu_ns,
+    privilege::{Keep, drop_unneeded},
+};
 
 use super::aside::close_all_but;
 
@@ -47,12 +50,21 @@ impl StatsSwitch {
         }
     }
 
-    /// Switches counting on or off. Whether that was done.
-    pub fn set(&mut self, on: bool) -> bool {
-        let mut answer = [0];
-        self.line.write_all(&[u8::from(on)]).is_ok()
-            && self.line.read_exact(&mut answer).is_ok()
-            && answer == [1]
+    /// Switches counting on or off.
+    pub fn set(&mut self, on: bool) -> io::Result<()> {
+        let mut answer = [0; 4];
+        self.line.write_all(&[u8::from(on)])?;
+        self.line.read_exact(&mut answer)?;
+        match i32::from_ne_bytes(answer) {
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+
+    /// CPU time of that process, nanoseconds.
+    pub fn cpu_ns(&self) -> u64 {
+        // It is waited for at our end alone, so the number is its own.
+        process_cpu_ns(self.pid).unwrap_or(0)
     }
 }
 
@@ -68,13 +80,13 @@ fn serve(mut line: UnixStream) {
     let mut counting: Option<OwnedFd> = None;
     let mut order = [0];
     while line.read_exact(&mut order).is_ok() {
-        counting = if order == [1] {
-            enable_stats(Stats::RunTime).ok()
-        } else {
-            None
+        let (now, code) = match (order == [1]).then(|| enable_stats(Stats::RunTime)) {
+            None => (None, 0),
+            Some(Ok(held)) => (Some(held), 0),
+            Some(Err(error)) => (None, error.io_error.raw_os_error().unwrap_or(libc::EIO)),
         };
-        let done = u8::from(order == [0] || counting.is_some());
-        if line.write_all(&[done]).is_err() {
+        counting = now;
+        if line.write_all(&code.to_ne_bytes()).is_err() {
             return;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainprof_common::{loss::Loss, op::Class, thread::WakerKind};
+use trainprof_common::loss::Loss;
 
 use super::{
     Shown, alloc, gpu,
@@ -10,26 +10,23 @@ use super::{
     memory::memory,
     model::{
         Cost, Coverage, Faults, Host, Job, Missing, ProcessRow, Report, RssBytes, SCHEMA, Shares,
-        StorageBytes, ThreadTime, Trainer, WaitRow, Waker, Workers,
+        StorageBytes, Trainer, Workers,
     },
+    threads::threads,
     why,
 };
 use crate::{
     analysis::{
         Analysis, analyse,
-        walk::{Leaf, What},
+        walk::{HopKind, Leaf, What},
     },
     record::{alloc::SHED_CALLS, fact::StopReason},
     session::{
-        Process, Session, Thread, WaitId, WaitTotal,
-        kind::{WaitKind, syscall_name, wait_kind},
+        Process, Session, Thread,
         roles::{Role, Share, leading_thread, roles, share},
     },
     time::seconds,
 };
-
-/// Waits that are listed for one thread.
-const WAITS_SHOWN: usize = 12;
 
 /// Run time of the probes that was counted for less than this (ns) says too little: a job works in bursts.
 const MIN_COUNTED_NS: u64 = 100_000_000;
@@ -41,10 +38,18 @@ pub fn report(session: &Session, shown: Shown) -> Report {
         Some(trainer) => trainer.cast.roles.clone(),
         None => roles(session),
     };
+    let trainer = trainer(session, &roles, &analysis);
+    let mut job = job(session, &roles);
+    // One thread's time is told in one way.
+    if let Some(trainer) = &trainer
+        && let Some(row) = job.processes.iter_mut().find(|row| row.pid == trainer.pid)
+    {
+        row.share = trainer.share;
+    }
     Report {
         schema: SCHEMA,
         host: host(session),
-        job: job(session, &roles),
+        job,
         duration_s: round(session.duration_s(), 6),
         ended: session.stop.as_ref().map(|stop| match stop.reason {
             StopReason::Duration => "duration",
@@ -53,7 +58,7 @@ pub fn report(session: &Session, shown: Shown) -> Report {
         }),
         coverage: coverage(session),
         steps: why::steps(&analysis),
-        trainer: trainer(session, &roles, &analysis),
+        trainer,
         workers: workers(session, &roles, &analysis),
         threads: threads(session, shown.top, &roles),
         gpu: gpu::gpu(session, &analysis),
@@ -246,7 +251,7 @@ fn first_trainer(session: &Session, roles: &BTreeMap<u32, Role>) -> Option<u32> 
         .max_by_key(cpu)
 }
 
-/// What only the walk can tell apart: waits for loader threads among those for own threads, and waits for the
+/// What only the walk can tell apart: waits for loader threads and for ranks among those for own threads, and waits for the
 /// GPU among running and waiting.
 fn refine(share: &mut Shares, found: &crate::analysis::Trainer) {
     let wall = found.wall.max(1.0);
@@ -268,6 +273,15 @@ fn refine(share: &mut Shares, found: &crate::analysis::Trainer) {
         share.data_wait = round(share.data_wait + moved, 6);
         share.lock_wait = round(share.lock_wait - moved, 6);
     }
+    // Behind threads of its own that talk to other ranks.
+    let for_ranks = sum(&|leaf: &Leaf| {
+        let first = leaf.hops.first().map(|hop| hop.how);
+        first.is_some_and(|how| how != HopKind::Rank)
+            && leaf.hops.iter().any(|hop| hop.how == HopKind::Rank)
+    });
+    let moved = for_ranks.min(share.lock_wait);
+    share.comm_wait = round(share.comm_wait + moved, 6);
+    share.lock_wait = round(share.lock_wait - moved, 6);
     if found.gpu_calls {
         let gpu =
             sum(&|leaf: &Leaf| matches!(leaf.what, What::GpuCall { .. }) && leaf.hops.is_empty());
@@ -324,118 +338,6 @@ fn workers(session: &Session, roles: &BTreeMap<u32, Role>, analysis: &Analysis) 
     }
 }
 
-/// Threads by the CPU time that they used or wanted, and by their identity.
-fn threads(session: &Session, top: usize, roles: &BTreeMap<u32, Role>) -> Vec<ThreadTime> {
-    let mut threads: Vec<&Thread> = session.threads.values().collect();
-    threads.sort_by_key(|t| (std::cmp::Reverse(t.run_ns + t.runnable_ns()), t.key));
-    threads.truncate(top.max(1));
-    threads
-        .into_iter()
-        .map(|thread| thread_time(session, thread, roles))
-        .collect()
-}
-
-fn thread_time(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) -> ThreadTime {
-    let leads = leading_thread(session, thread.pid).is_some_and(|leader| leader.key == thread.key);
-    let role = if leads { roles.get(&thread.pid) } else { None };
-    let present = thread.present_ns(session.until);
-    let seen = thread.run_ns + thread.wait_ns() + thread.runnable_ns();
-    ThreadTime {
-        role: role.copied().unwrap_or(Role::Helper).name(),
-        pid: thread.pid,
-        tid: thread.key.tid,
-        name: thread.name.clone(),
-        present_s: seconds(present),
-        on_cpu_s: seconds(thread.run_ns),
-        runnable_s: seconds(thread.runnable_ns()),
-        wait_s: seconds(thread.wait_ns()),
-        unseen_s: seconds(present.saturating_sub(seen)),
-        waits: waits(session, thread),
-    }
-}
-
-/// A futex that was waited on no more often than this is one of many, such as that of a thread's end: what counts is whose they are.
-const PASSING: u64 = 2;
-
-/// A thread's longest waits, those that read alike put together.
-fn waits(session: &Session, thread: &Thread) -> Vec<WaitRow> {
-    type Alike = (WaitKind, i16, Option<String>, u8, u32, bool);
-    let mut alike = BTreeMap::<Alike, WaitTotal>::new();
-    for (id, total) in &thread.waits {
-        let kind = wait_kind(id);
-        if kind == WaitKind::None {
-            continue;
-        }
-        let passing = kind == WaitKind::Futex && total.count <= PASSING;
-        let key = if passing {
-            let process = session.thread(id.waker.tid).map(|thread| thread.pid);
-            let waker = process.unwrap_or(id.waker.tid);
-            (kind, id.nr, None, id.waker.kind, waker, true)
-        } else {
-            let object = object(session, id, kind);
-            (kind, id.nr, object, id.waker.kind, id.waker.tid, false)
-        };
-        let sum = alike.entry(key).or_default();
-        sum.count += total.count;
-        sum.wait_ns += total.wait_ns;
-        sum.runnable_ns += total.runnable_ns;
-        sum.max_ns = sum.max_ns.max(total.max_ns);
-    }
-    let mut rows: Vec<(Alike, WaitTotal)> = alike.into_iter().collect();
-    rows.sort_by(|a, b| b.1.wait_ns.cmp(&a.1.wait_ns).then_with(|| a.0.cmp(&b.0)));
-    rows.truncate(WAITS_SHOWN);
-    rows.into_iter()
-        .map(
-            |((kind, nr, object, waker_kind, waker, passing), total)| WaitRow {
-                kind: kind.name(),
-                syscall: syscall_name(nr),
-                object,
-                seconds: seconds(total.wait_ns),
-                runnable_s: seconds(total.runnable_ns),
-                count: total.count,
-                max_s: seconds(total.max_ns),
-                waker: Waker {
-                    tid: (!passing && waker != 0).then_some(waker),
-                    ..describe_waker(session, waker_kind, waker)
-                },
-            },
-        )
-        .collect()
-}
-
-fn object(session: &Session, id: &WaitId, kind: WaitKind) -> Option<String> {
-    if let Some(fileset) = session.filesets.get(&id.object.fileset) {
-        return fileset.directory.clone();
-    }
-    match Class::try_from(id.object.class) {
-        Ok(Class::Pipe) => Some(format!("pipe:[{}]", id.object.id)),
-        Ok(Class::Socket) => Some(format!("socket:[{}]", id.object.id)),
-        _ if kind == WaitKind::Futex && id.object.id != 0 => Some(format!("{:#x}", id.object.id)),
-        _ => None,
-    }
-}
-
-fn describe_waker(session: &Session, kind: u8, tid: u32) -> Waker {
-    let kind = match WakerKind::try_from(kind) {
-        Ok(WakerKind::Thread | WakerKind::Sender) => "thread",
-        Ok(WakerKind::Interrupt | WakerKind::Softirq) => "interrupt",
-        Ok(WakerKind::Kernel) => "kernel",
-        Ok(WakerKind::Unknown) | Err(_) => "unknown",
-    };
-    let inside = session
-        .thread(tid)
-        .map(|thread| (Some(thread.pid), Some(thread.name.clone())));
-    let (pid, name) = inside
-        .or_else(|| session.outsiders.get(&tid).cloned())
-        .unwrap_or_default();
-    Waker {
-        kind,
-        pid,
-        tid: (tid != 0).then_some(tid),
-        name,
-    }
-}
-
 /// Part (0–1) of the watch in which all system calls were counted.
 fn calls_counted(session: &Session) -> f64 {
     let uncounted = session.uncounted.seconds();
@@ -475,6 +377,8 @@ fn cost(session: &Session) -> Cost {
     let cost = session.cost;
     let spin_ns = session.spin_cost.and_then(|cost| cost.bpf_ns);
     let governor = session.alloc.governor.as_ref();
+    // Where the kernel never counted, what the governor knows of the probes is an estimate, or (in recordings of before) nothing.
+    let counted = cost.is_some_and(|c| c.bpf_ns.is_some());
     Cost {
         slowdown_estimate_pct: cost
             .filter(|c| c.counted_ns >= MIN_COUNTED_NS)
@@ -491,10 +395,13 @@ fn cost(session: &Session) -> Cost {
         attach_s: session.start.as_ref().map(|start| seconds(start.attach_ns)),
         shed: shed(session),
         budget: governor.map(|g| round(g.budget, 6)),
-        spent_share: governor.filter(|g| g.job_ns > 0).map(|g| {
-            let spent = g.probes_ns + g.own_ns + g.windows_ns;
-            round(spent as f64 / g.job_ns as f64, 6)
-        }),
+        spent_share: governor
+            .filter(|g| g.job_ns > 0 && (counted || g.probes_ns > 0))
+            .map(|g| {
+                let spent = g.probes_ns + g.own_ns + g.windows_ns;
+                round(spent as f64 / g.job_ns as f64, 6)
+            }),
+        estimated: !counted && governor.is_some_and(|g| g.probes_ns > 0),
         windows: alloc::window_cost(session),
     }
 }

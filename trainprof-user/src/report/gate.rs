@@ -70,6 +70,7 @@ mod tests {
             evidence: [].into(),
             summary: "so it is".to_owned(),
             advice: String::new(),
+            effect: None,
         }];
         report
     }

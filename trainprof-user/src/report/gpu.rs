@@ -1,6 +1,6 @@
 //! The GPUs' part of the report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     io::round,
@@ -96,6 +96,12 @@ fn device(session: &Session, fact: &GpuDeviceFact) -> GpuDevice {
         pcie_rx_bytes_per_s: mean(GpuMetric::PcieRxBytesPerS),
         pcie_tx_bytes_per_s: mean(GpuMetric::PcieTxBytesPerS),
         ecc_errors: max(GpuMetric::EccErrors).map(|count| count as u64),
+        xids: of(GpuMetric::Xid)
+            .iter()
+            .map(|sample| sample.value as u64)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect(),
         processes: session
             .gpu
             .processes

@@ -9,16 +9,11 @@ use trainprof_common::{
 
 use super::{
     Shown,
-    model::{
-        CallRow, DirectoryRow, ExtensionRow, Io, OperationRow, OtherTraffic, Quantiles, Traffic,
-    },
+    directories::{directories, extensions, filesystems},
+    model::{CallRow, Io, OperationRow, OtherTraffic, Quantiles, Traffic},
 };
 use crate::{
-    record::fact::FilesetFact,
-    session::{
-        Histogram, OpKey, OpTotal, Session,
-        kind::{WaitKind, wait_kind},
-    },
+    session::{Histogram, OpKey, OpTotal, Session},
     time::seconds,
 };
 
@@ -31,7 +26,7 @@ const SHM_MOUNT: &str = "/dev/shm";
 
 /// What an operation counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Group {
+pub enum Group {
     File,
     Pipe,
     Socket,
@@ -61,7 +56,7 @@ fn is_made_up(fs_type: &str) -> bool {
     )
 }
 
-fn group(session: &Session, key: &OpKey) -> Group {
+pub fn group(session: &Session, key: &OpKey) -> Group {
     let fileset = session.filesets.get(&key.fileset);
     match Class::try_from(key.class).unwrap_or(Class::Unknown) {
         Class::File | Class::Directory => Group::File,
@@ -86,7 +81,7 @@ fn group(session: &Session, key: &OpKey) -> Group {
     }
 }
 
-fn op_of(key: &OpKey) -> Op {
+pub fn op_of(key: &OpKey) -> Op {
     Op::try_from(key.op).unwrap_or(Op::None)
 }
 
@@ -129,9 +124,9 @@ pub fn traffic(session: &Session, pid: Option<u32>) -> Traffic {
     out
 }
 
-fn add_traffic(out: &mut Traffic, op: Op, total: &OpTotal) {
+pub fn add_traffic(out: &mut Traffic, op: Op, total: &OpTotal) {
     match op {
-        Op::Open => out.opens += total.count - total.errors,
+        Op::Open => out.opens += total.count.saturating_sub(total.errors),
         Op::Read | Op::UringRead => {
             out.reads += total.count;
             out.bytes_read += total.bytes;
@@ -164,6 +159,10 @@ pub fn io(session: &Session, shown: Shown) -> Io {
     .into_iter()
     .filter_map(|(name, q)| Some((name, q?)))
     .collect();
+    let mut top = directories(session);
+    let directories = top.len();
+    let filesystems = filesystems(&top);
+    top.truncate(shown.top);
     Io {
         opens: all.opens,
         reads: all.reads,
@@ -174,7 +173,9 @@ pub fn io(session: &Session, shown: Shown) -> Io {
         cache_hit_ratio: cache_hit_ratio(session, all.bytes_read),
         latency_us,
         operations: operations(session, &histograms),
-        top: directories(session, shown.top),
+        directories,
+        filesystems,
+        top,
         extensions: extensions(session, shown.top),
         other: other(session),
         mounts: session.mounts.clone(),
@@ -301,127 +302,6 @@ fn operations(
         .collect()
 }
 
-fn directories(session: &Session, top: usize) -> Vec<DirectoryRow> {
-    let mut rows = BTreeMap::<String, (DirectoryRow, u64, u64)>::new();
-    let mut row_of = |fileset: Option<&FilesetFact>,
-                      change: &mut dyn FnMut(&mut (DirectoryRow, u64, u64))| {
-        let path = fileset
-            .and_then(|f| f.directory.clone())
-            .unwrap_or_else(|| "(unknown)".to_owned());
-        let entry = rows.entry(path.clone()).or_insert_with(|| {
-            let row = DirectoryRow {
-                path,
-                opens: 0,
-                reads: 0,
-                bytes: 0,
-                writes: 0,
-                bytes_written: 0,
-                stats: 0,
-                mean_file_bytes: None,
-                wait_s: 0.0,
-                filesystem: fileset.and_then(|f| f.fs_type.clone()),
-                mount: fileset.and_then(|f| f.mount_point.clone()),
-            };
-            (row, 0, 0)
-        });
-        change(entry);
-    };
-    for (key, total) in &session.files.ops {
-        let op = op_of(key);
-        if group(session, key) != Group::File || (op == Op::Open && total.count == total.errors) {
-            continue;
-        }
-        row_of(session.filesets.get(&key.fileset), &mut |(
-            row,
-            files,
-            bytes,
-        )| {
-            let mut traffic = Traffic::default();
-            add_traffic(&mut traffic, op, total);
-            row.opens += traffic.opens;
-            row.reads += traffic.reads;
-            row.bytes += traffic.bytes_read;
-            row.writes += traffic.writes;
-            row.bytes_written += traffic.bytes_written;
-            if op == Op::Stat {
-                row.stats += total.count;
-            }
-            if op == Op::Open && key.class != Class::Directory as u8 {
-                *files += total.count - total.errors;
-                *bytes += total.bytes;
-            }
-        });
-    }
-    for thread in session.threads.values() {
-        for (id, total) in &thread.waits {
-            if id.object.fileset != 0 && matches!(wait_kind(id), WaitKind::File | WaitKind::Fault) {
-                row_of(
-                    session.filesets.get(&id.object.fileset),
-                    &mut |(row, ..)| row.wait_s += seconds(total.wait_ns),
-                );
-            }
-        }
-    }
-    let mut rows: Vec<DirectoryRow> = rows
-        .into_values()
-        .map(|(mut row, files, bytes)| {
-            row.mean_file_bytes = (files > 0).then(|| round(bytes as f64 / files as f64, 1));
-            row
-        })
-        .filter(|row| {
-            row.opens + row.reads + row.writes + row.stats > 0
-                || row.bytes + row.bytes_written > 0
-                || row.wait_s > 0.0
-        })
-        .collect();
-    rows.sort_by(|a, b| {
-        (b.wait_s.total_cmp(&a.wait_s))
-            .then(
-                (b.opens + b.reads + b.writes + b.stats)
-                    .cmp(&(a.opens + a.reads + a.writes + a.stats)),
-            )
-            .then(a.path.cmp(&b.path))
-    });
-    rows.truncate(top);
-    rows
-}
-
-fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
-    let mut rows = BTreeMap::<String, ExtensionRow>::new();
-    for (key, total) in &session.files.ops {
-        if group(session, key) != Group::File || key.class == Class::Directory as u8 {
-            continue;
-        }
-        let extension = session
-            .filesets
-            .get(&key.fileset)
-            .and_then(|f| f.extension.clone())
-            .unwrap_or_default();
-        let mut traffic = Traffic::default();
-        add_traffic(&mut traffic, op_of(key), total);
-        let row = rows.entry(extension.clone()).or_insert(ExtensionRow {
-            extension,
-            opens: 0,
-            reads: 0,
-            bytes: 0,
-        });
-        row.opens += traffic.opens;
-        row.reads += traffic.reads;
-        row.bytes += traffic.bytes_read;
-    }
-    let mut rows: Vec<ExtensionRow> = rows
-        .into_values()
-        .filter(|r| r.opens + r.reads > 0)
-        .collect();
-    rows.sort_by(|a, b| {
-        (b.opens + b.reads)
-            .cmp(&(a.opens + a.reads))
-            .then(a.extension.cmp(&b.extension))
-    });
-    rows.truncate(top);
-    rows
-}
-
 fn other(session: &Session) -> BTreeMap<&'static str, OtherTraffic> {
     let names = [
         (Group::Pipe, "pipe"),
@@ -478,4 +358,23 @@ pub fn memory_calls(session: &Session) -> BTreeMap<&'static str, CallRow> {
         row.bytes += total.bytes;
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_errors_than_calls_as_in_a_damaged_recording_are_no_opens() {
+        let mut out = Traffic::default();
+        for (count, errors) in [(3, 1), (1, 4)] {
+            let total = OpTotal {
+                count,
+                errors,
+                ..OpTotal::default()
+            };
+            add_traffic(&mut out, Op::Open, &total);
+        }
+        assert_eq!(out.opens, 2);
+    }
 }

@@ -1,6 +1,9 @@
 //! The part of the report that is about memory.
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use trainprof_common::{hist::size_low, op::Op};
 
@@ -8,8 +11,8 @@ use super::{
     alloc,
     io::{self, round},
     model::{
-        CpuShare, FaultRates, Faults, KeptSite, Memory, MemoryCgroup, MemoryCpu, MemoryPressure,
-        MemoryProcess, OomKill, RssBytes, Series, SizeRow,
+        AllocatorCpu, CpuShare, FaultRates, Faults, KeptSite, Memory, MemoryCgroup, MemoryCpu,
+        MemoryPressure, MemoryProcess, OomKill, RssBytes, Series, SizeRow,
     },
 };
 use crate::{
@@ -18,7 +21,7 @@ use crate::{
         rules::growth::line,
         running,
     },
-    record::fact::{PageKind, PressureTotals, ProcessSample},
+    record::fact::{PageKind, PlaceClass, PressureTotals, ProcessSample},
     session::{
         Session,
         roles::{Role, roles},
@@ -266,14 +269,12 @@ fn cpu(session: &Session, pid: u32) -> Option<MemoryCpu> {
         .filter(|thread| thread.pid == pid)
         .map(|thread| thread.key.tid)
         .collect();
-    let split = running::split_of(
-        session,
-        session
-            .history
-            .segments()
-            .flat_map(|segment| &segment.samples)
-            .filter(|sample| tids.contains(&sample.tid)),
-    );
+    let samples = || {
+        let segments = session.history.segments();
+        let all = segments.flat_map(|segment| &segment.samples);
+        all.filter(|sample| tids.contains(&sample.tid))
+    };
+    let split = running::split_of(session, samples());
     (split.samples > 0).then(|| {
         let share = |of: f64| CpuShare {
             share: round(of, 4),
@@ -285,13 +286,42 @@ fn cpu(session: &Session, pid: u32) -> Option<MemoryCpu> {
                 4,
             ),
         };
+        let mut hits = BTreeMap::<(&'static str, Option<&str>), usize>::new();
+        for place in samples().filter_map(|sample| session.places.get(&sample.place)) {
+            if let Some(kind) = allocator_kind(place.class) {
+                *hits.entry((kind, place.module.as_deref())).or_default() += 1;
+            }
+        }
+        let mut allocators: Vec<AllocatorCpu> = hits
+            .into_iter()
+            .map(|((kind, module), hits)| {
+                let CpuShare { share, error } = share(hits as f64 / split.samples as f64);
+                AllocatorCpu {
+                    kind,
+                    module: module.map(str::to_owned),
+                    share,
+                    error,
+                }
+            })
+            .collect();
+        allocators.sort_by(|a, b| b.share.total_cmp(&a.share));
         MemoryCpu {
+            allocators,
             allocator: share(split.allocator),
             faults: share(split.fault),
             calls: share(split.memory_calls),
             samples: split.samples,
         }
     })
+}
+
+const fn allocator_kind(class: PlaceClass) -> Option<&'static str> {
+    match class {
+        PlaceClass::Malloc => Some("malloc"),
+        PlaceClass::PyMalloc => Some("python"),
+        PlaceClass::GpuAllocator => Some("gpu"),
+        PlaceClass::Other | PlaceClass::GpuDriver | PlaceClass::Python | PlaceClass::Kernel => None,
+    }
 }
 
 /// Calls that map memory, by process and size class.

@@ -3,12 +3,16 @@
 
 mod alloc;
 mod build;
+#[cfg(test)]
+mod cost_tests;
+mod directories;
 pub mod gate;
 mod gpu;
 mod io;
 mod memory;
 pub mod model;
 mod text;
+mod threads;
 mod why;
 
 pub use build::report;

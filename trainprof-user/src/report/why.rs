@@ -66,6 +66,7 @@ pub fn findings(analysis: &Analysis) -> Vec<FindingRow> {
             evidence: finding.evidence.clone(),
             summary: finding.summary.clone(),
             advice: finding.advice.clone(),
+            effect: finding.effect.clone(),
         })
         .collect()
 }

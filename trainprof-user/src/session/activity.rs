@@ -83,7 +83,12 @@ impl Activity {
             0
         };
         self.file_read_bytes + self.fault_bytes + fetched >= MIN_INPUT
-            || self.file_opens >= MIN_OPENS && !self.writes_state()
+            || self.file_opens >= MIN_OPENS && !self.writes_state() && !self.only_writes()
+    }
+
+    /// Whether files are opened to be written alone, however little: a log that is opened again for each line.
+    fn only_writes(&self) -> bool {
+        self.file_write_bytes > 0 && self.file_reads + self.file_maps == 0
     }
 
     /// Whether files are written here, and hardly anything is read from any.
@@ -99,3 +104,31 @@ const MIN_OPENS: u64 = 50;
 /// State that is written is at least so much, and so many times what is read by who writes it.
 pub const MIN_STATE_BYTES: u64 = 1 << 20;
 pub const WRITTEN: u64 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_is_opened_for_each_line_is_no_input() {
+        let reads = Activity {
+            file_opens: 500,
+            file_reads: 500,
+            file_read_bytes: 500 * 40,
+            ..Activity::default()
+        };
+        assert!(reads.takes_input());
+        let logs = Activity {
+            file_opens: 500,
+            file_write_bytes: 500 * 40,
+            ..Activity::default()
+        };
+        assert!(!logs.takes_input());
+        // What is only opened may be looked at in other ways.
+        let opens = Activity {
+            file_opens: 500,
+            ..Activity::default()
+        };
+        assert!(opens.takes_input());
+    }
+}

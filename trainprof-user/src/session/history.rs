@@ -118,7 +118,10 @@ impl History {
         let mut segment = std::mem::take(&mut self.open);
         // What arrived already but ended later is in the sums of the next interval.
         self.open = segment.split_off(interval.to);
-        if !whole {
+        // Of a damaged recording: time that was told already, or runs backwards.
+        let last = self.segments.back().map_or(KtimeNs(0), |last| last.to);
+        let orderly = interval.from >= last && interval.to >= interval.from;
+        if !whole || !orderly {
             self.thinned = true;
             return true;
         }
@@ -230,4 +233,28 @@ fn residuals(
     }
     out.retain(|_, residual| residual.total_ns() > 0);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_that_was_told_already_is_not_told_again() {
+        let mut history = History::default();
+        let mut close = |from, to| {
+            let interval = Interval {
+                from: KtimeNs(from),
+                to: KtimeNs(to),
+                ..Interval::default()
+            };
+            history.close(&interval, true, |_| None)
+        };
+        assert!(!close(10, 20) && !close(20, 30) && !close(40, 50));
+        // As in a damaged recording: again, before all others, and backwards.
+        assert!(close(20, 30) && close(0, 5) && close(70, 60));
+        let spans = history.spans();
+        let expected = [(10, 30), (40, 50)].map(|(from, to)| (KtimeNs(from), KtimeNs(to)));
+        assert_eq!(spans, expected);
+    }
 }

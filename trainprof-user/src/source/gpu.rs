@@ -96,6 +96,11 @@ impl Gpus {
         self.environments.remove(&pid);
     }
 
+    /// CPU time of the process that asks the driver, nanoseconds.
+    pub fn cpu_ns(&mut self) -> u64 {
+        self.driver.as_mut().map_or(0, Driver::cpu_ns)
+    }
+
     /// Takes what there is. `job` are the job's live processes.
     pub fn tick(
         &mut self,

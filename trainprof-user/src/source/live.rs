@@ -2,7 +2,9 @@
 //! turns all of it into records. Has no opinion on any of them.
 
 mod cost;
+mod estimate;
 mod events;
+mod helpers;
 mod intervals;
 mod looks;
 
@@ -15,8 +17,8 @@ use std::{
 
 use trainprof_common::{loss::Loss, thread::ThreadState};
 
-use self::cost::Cost;
 pub use self::cost::Hidden;
+use self::{cost::Cost, estimate::Estimate};
 
 use super::{
     alloc::{Allocs, Mode},
@@ -38,8 +40,7 @@ use super::{
 use crate::{
     env::{EnvError, host::HostFacts, process},
     event::{self, Event},
-    gpu,
-    kernel::{KernelError, Limits, Probes, touch_slot},
+    kernel::{CallProbes, KernelError, Limits, Probes, StatsSwitch, touch_slot},
     record::{
         Record,
         fact::{
@@ -112,6 +113,11 @@ pub struct Live {
     undecodable: u64,
     events: u64,
     cost: Cost,
+    /// Switches the kernel's counting for `cost`; `None`: it cannot, which was told.
+    switch: Option<StatsSwitch>,
+    /// What the probes cost where the kernel counts nothing, and [`Probes::pace`] when that was told last.
+    estimate: Estimate,
+    pace: u64,
     targets: Vec<u32>,
     /// Each of them had a framework for training mapped when that was last looked at.
     frameworks_known: bool,
@@ -163,6 +169,8 @@ impl Live {
                 return Err(TargetError::Ended { pid: *pid }.into());
             }
         }
+        let attacher_ns = probes.calls.as_mut().map_or(0, CallProbes::cpu_ns);
+        let own_ns = own::usage().0 + attacher_ns;
         let mut live = Self {
             probes,
             memo: Memo::default(),
@@ -182,6 +190,9 @@ impl Live {
             undecodable: 0,
             events: 0,
             cost: Cost::begin(at),
+            switch: None,
+            estimate: Estimate::default(),
+            pace: 0,
             targets: targets.clone(),
             frameworks_known: false,
             intervals: 0,
@@ -198,7 +209,7 @@ impl Live {
             allocs: Allocs::new(
                 watch.alloc,
                 watch.overhead_budget,
-                own::usage().0,
+                own_ns,
                 watch.limits.seed,
             ),
             observed: 0,
@@ -351,26 +362,6 @@ impl Live {
         self.observed = self.out.len();
     }
 
-    /// Begins a window in which the kernel counts our probes' run time.
-    pub fn begin_counting(&mut self) {
-        self.cost.begin_window(&self.probes);
-        self.counted_again = false;
-    }
-
-    /// Ends the window and records what watching costs so far.
-    pub fn end_counting(&mut self) {
-        let hidden = self.turns.hidden(own::now());
-        let stats = self.probes.run_stats();
-        if self.cost.end_window(stats, hidden, self.turns.counted()) {
-            self.out.extend(self.cost.sample(hidden));
-        }
-    }
-
-    /// Whether such a window would tell what was not known.
-    pub fn has_something_to_count(&self) -> bool {
-        self.counted_again
-    }
-
     /// Has fewer single events sent when too many arrive.
     fn throttle(&mut self, events: &[Event]) {
         let (mut waits, mut touches) = (0, 0);
@@ -396,11 +387,6 @@ impl Live {
         }
     }
 
-    /// Listens to this driver too.
-    pub fn set_gpu_driver(&mut self, driver: gpu::Driver) {
-        self.gpus.set_driver(driver);
-    }
-
     fn gpus(&mut self) {
         let job: BTreeSet<u32> = self.alive.values().copied().collect();
         let mut calls = self.probes.calls.take();
@@ -420,12 +406,18 @@ impl Live {
         self.stacks
             .finish(LAST_PATIENCE, &mut self.places, &mut self.out);
         self.pythons.drain(&mut self.out);
-        self.allocs
-            .finish(own::now(), &mut self.places, &mut self.out);
+        self.allocs.finish(
+            own::now(),
+            &self.alive,
+            self.probes.alloc.as_mut(),
+            &mut self.places,
+            &mut self.out,
+        );
         self.pressure
             .last(own::now(), &self.resident(), &mut self.out);
         let hidden = self.turns.hidden(own::now());
-        self.out.extend(self.cost.sample(hidden));
+        let helpers_ns = self.helpers_ns().all();
+        self.out.extend(self.cost.sample(hidden, helpers_ns));
         self.frameworks();
         for (tid, call) in self.probes.gpu_calls_under_way() {
             if self.members.contains(&tid) {

@@ -21,6 +21,8 @@ use crate::{
 
 /// Every program takes memory and gives it back: up to so much (0–1) of a thread's running that is part of what it does.
 const ORDINARY: f64 = 0.2;
+/// Of the model's own computing the kernel's part of it, pages that are taken from it anew, is worth telling from so much on.
+const TAKEN_ANEW: f64 = 0.1;
 
 /// Files of which this part (0–1) of the bytes at most had to be fetched, and that are waited for for less than this part of the time in
 /// which they are read, are in the page cache.
@@ -173,6 +175,12 @@ impl Scene<'_> {
         let churn = split.churn() - split.fault + fault;
         if self.churning.contains(&tid) {
             out.push((Kind::AllocationChurn, detail, left * churn));
+        } else if own && fault + split.memory_calls >= TAKEN_ANEW {
+            // What making batches takes is part of making them.
+            let apart = 1.0 - share_inside(windows, &self.own_batches.spans).min(1.0);
+            let anew = apart * (fault + split.memory_calls);
+            out.push((Kind::AllocationChurn, detail, left * anew));
+            user += churn - anew;
         } else {
             user += churn;
         }

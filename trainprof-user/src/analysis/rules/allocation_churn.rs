@@ -83,6 +83,7 @@ fn pinned_per_s(session: &Session) -> f64 {
                 name.contains("HostAlloc")
                     || name.contains("MallocHost")
                     || name.contains("MemAllocHost")
+                    || name.contains("HostRegister")
             })
     };
     let calls = session
@@ -167,7 +168,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         } else {
             advice(&split, &calls, pinned, duration)
         };
-        let advice = format!("{helps}; without this {}", look.effect(KIND));
+        let advice = helps.to_owned();
         (summary, advice)
     })
 }

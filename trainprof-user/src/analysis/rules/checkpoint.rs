@@ -36,10 +36,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         };
         (
             format!("the trainer stood still to write state{to}{how_often}"),
-            format!(
-                "write it in the background (copy to memory, then a thread or process), less often, or to faster storage; off the step {}",
-                look.effect(KIND)
-            ),
+            "write it in the background (copy to memory, then a thread or process), less often, or to faster storage".to_owned(),
         )
     })
 }

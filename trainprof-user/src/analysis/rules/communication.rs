@@ -23,10 +23,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         let Some((guilty, _)) = ranks.first() else {
             return (
                 "the trainer waited for ranks that are not on this host or not watched".to_owned(),
-                format!(
-                    "watch the other ranks too: one of them is late; if none waits any more, {}",
-                    look.effect(KIND)
-                ),
+                "watch the other ranks too: one of them is late".to_owned(),
             );
         };
         let doing = look.top(KIND, |share| {
@@ -45,10 +42,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         evidence.insert("guilty_pid", json!(guilty));
         (
             format!("the other ranks wait for the rank in process {guilty}{does}"),
-            format!(
-                "make that rank's work as short as that of the others; if none waited for it {}",
-                look.effect(KIND)
-            ),
+            "make that rank's work as short as that of the others".to_owned(),
         )
     })
 }

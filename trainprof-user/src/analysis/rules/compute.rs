@@ -47,6 +47,14 @@ pub(super) fn rule(look: &Look) -> Answer {
     if !places.is_empty() {
         evidence.insert("python", places.iter().map(python).collect());
     }
+    let most = match places.first() {
+        Some(place) => format!(
+            ", first of all in {} ({} of its samples)",
+            place.name(),
+            percent(place.share)
+        ),
+        None => String::new(),
+    };
     let in_python = interpreter_share(look).filter(|share| *share >= WORTH_TELLING);
     let first = match in_python {
         Some(share) => {
@@ -63,9 +71,8 @@ pub(super) fn rule(look: &Look) -> Answer {
         share: Some(share),
         evidence,
         summary: format!("{} of the time is {on}", percent(share)),
-        advice: format!(
-            "{more}make the model's own work faster: little around it is in the way{first}"
-        ),
+        advice: format!("{more}make the model's own work faster{most}{first}"),
+        effect: None,
     })
 }
 

@@ -49,8 +49,16 @@ pub(super) fn rule(look: &Look) -> Answer {
                 (false, _) => "forked processes make",
             },
             words::bytes(slope),
-            if workers { "the trainer's" } else { "their parent's" },
+            if workers {
+                "the trainer's"
+            } else {
+                "their parent's"
+            },
         ),
-        advice: "keep the data set's index in numpy arrays or Arrow tables instead of Python lists and dicts: reading a Python object writes its reference count, which copies the page".to_owned(),
+        advice: format!(
+            "keep the data set's index in numpy arrays or Arrow tables instead of Python lists and dicts: reading a Python object writes its reference count, which copies the page; that keeps {} a minute from being copied",
+            words::bytes(60.0 * slope)
+        ),
+        effect: None,
     })
 }

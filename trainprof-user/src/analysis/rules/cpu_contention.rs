@@ -15,17 +15,19 @@ const WORTH_NAMING: f64 = 0.05;
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
         let own = own(look);
-        if own * 2.0 >= look.trainer.ns(KIND) {
-            evidence.insert("own_threads_s", seconds(own));
-            return own_threads(look);
-        }
         let names: Vec<String> = look
             .outsiders(KIND)
             .into_iter()
-            .filter(|(_, ns)| *ns >= WORTH_NAMING * look.trainer.ns(KIND))
+            .filter(|((pid, _), ns)| {
+                *pid != look.trainer.cast.trainer && *ns >= WORTH_NAMING * look.trainer.ns(KIND)
+            })
             .take(4)
             .map(|((pid, command), _)| format!("process {pid} ({})", clip(&command, 40)))
             .collect();
+        if own * 2.0 >= look.trainer.ns(KIND) || own > 0.0 && names.is_empty() {
+            evidence.insert("own_threads_s", seconds(own));
+            return own_threads(look);
+        }
         let who = if names.is_empty() {
             "other processes".to_owned()
         } else {
@@ -33,10 +35,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         };
         (
             format!("threads that the step needs wanted a CPU while {who} had it"),
-            format!(
-                "move these processes elsewhere, or give the job CPUs of its own (cpuset, taskset, exclusive cores); without them {}",
-                look.effect(KIND)
-            ),
+            "move these processes elsewhere, or give the job CPUs of its own (cpuset, taskset, exclusive cores)".to_owned(),
         )
     })
 }
@@ -57,10 +56,6 @@ fn own(look: &Look) -> f64 {
 fn own_threads(look: &Look) -> (String, String) {
     (
         "threads that the step needs wanted a CPU while others of the trainer's own had it, which only looked for work: its thread pools (OpenMP, BLAS) have more threads than there are CPUs for them".to_owned(),
-        format!(
-            "let the pools have fewer threads, one for each of the {:.0} CPUs in all (torch.set_num_threads, OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, MKL_NUM_THREADS), or let them sleep instead of looking (OMP_WAIT_POLICY=passive); without that {}",
-            look.trainer.terms.cpus,
-            look.effect(KIND)
-        ),
+        format!("let the pools have fewer threads, one for each of the {:.0} CPUs in all (torch.set_num_threads, OMP_NUM_THREADS, OPENBLAS_NUM_THREADS, MKL_NUM_THREADS), or let them sleep instead of looking (OMP_WAIT_POLICY=passive)", look.trainer.terms.cpus),
     )
 }

@@ -22,10 +22,7 @@ pub(super) fn rule(look: &Look) -> Answer {
                 "the cgroup {cgroup} may use {cpus:.2} CPUs and was stopped in {} of its periods",
                 words::percent(periods)
             ),
-            format!(
-                "raise the quota (cpu.max, or the container's CPU limit); without it {}",
-                look.effect(KIND)
-            ),
+            "raise the quota (cpu.max, or the container's CPU limit)".to_owned(),
         )
     })
 }

@@ -33,6 +33,7 @@ pub(super) fn rule(look: &Look) -> Answer {
                     growth.slope, growth.last
                 ),
                 advice: "close files, or let a with-statement do it; tensors passed between processes hold one each (torch.multiprocessing.set_sharing_strategy)".to_owned(),
+                effect: None,
             });
         }
     }

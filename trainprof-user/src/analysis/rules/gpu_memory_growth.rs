@@ -84,6 +84,10 @@ pub(super) fn rule(look: &Look) -> Answer {
         let until = left.map_or_else(String::new, |s| {
             format!("; it is full in {}", words::time(s))
         });
+        let spared = left.map_or_else(String::new, |s| {
+            let left = words::time(s);
+            format!("; without that growth the GPU would not be full in {left}")
+        });
         evidence.entry("bytes_per_step").or_insert(json!(null));
         evidence.extend([
             ("device", json!(device.index)),
@@ -103,7 +107,10 @@ pub(super) fn rule(look: &Look) -> Answer {
                 words::bytes(growth.slope),
                 words::bytes(growth.margin)
             ),
-            advice: "look for tensors that are kept from step to step, with their graph: losses that are summed, outputs in lists".to_owned(),
+            advice: format!(
+                "look for tensors that are kept from step to step, with their graph: losses that are summed, outputs in lists{spared}"
+            ),
+            effect: None,
         });
     }
     if seen {

@@ -65,6 +65,10 @@ pub(super) fn rule(look: &Look) -> Answer {
             name.map_or_else(String::new, |name| format!(" ({name})")),
             words::list(&what)
         ),
-        advice: "run it elsewhere, or give the job a GPU of its own".to_owned(),
+        advice: format!(
+            "run it elsewhere, or give the job a GPU of its own: that frees {}",
+            words::list(&what)
+        ),
+        effect: None,
     })
 }

@@ -31,10 +31,7 @@ pub(super) fn rule(look: &Look) -> Answer {
                     copies.len(),
                     words::time(mean)
                 ),
-                format!(
-                    "read results back less often (.item(), .cpu(), a loss that is printed each step): keep them on the GPU and fetch many at once; without these copies {}",
-                    look.effect(KIND)
-                ),
+                "read results back less often (.item(), .cpu(), a loss that is printed each step): keep them on the GPU and fetch many at once".to_owned(),
             );
         }
         (
@@ -43,10 +40,7 @@ pub(super) fn rule(look: &Look) -> Answer {
                 copies.len(),
                 words::time(mean)
             ),
-            format!(
-                "copy from pinned memory without blocking (pin_memory=True, non_blocking=True) and prefetch the next batch on a stream of its own; without these copies {}",
-                look.effect(KIND)
-            ),
+            "copy from pinned memory without blocking (pin_memory=True, non_blocking=True) and prefetch the next batch on a stream of its own".to_owned(),
         )
     })
 }

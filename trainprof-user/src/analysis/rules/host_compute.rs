@@ -11,10 +11,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         (
             "the GPU had nothing to do while the trainer computed on the CPU: it is given work too slowly"
                 .to_owned(),
-            format!(
-                "launch larger or fewer kernels (larger batches, torch.compile, CUDA graphs, fused optimizers) and take Python out of the step; without this {}",
-                look.effect(KIND)
-            ),
+            "launch larger or fewer kernels (larger batches, torch.compile, CUDA graphs, fused optimizers) and take Python out of the step".to_owned(),
         )
     })
 }

@@ -43,7 +43,11 @@ pub(super) fn rule(look: &Look) -> Answer {
         }
         let places = if takes_in {
             let trainer = look.trainer;
-            look.in_python(&[trainer.cast.trainer], Some(&trainer.taking_in))
+            let mut places = look.in_python(&[trainer.cast.trainer], Some(&trainer.taking_in));
+            // The loop itself is on the stack of all that it calls.
+            let computing = look.computing_in_python();
+            places.retain(|place| !computing.iter().any(|other| other.function == place.function));
+            places
         } else {
             look.in_python(&makers(look), made_here(look))
         };
@@ -88,55 +92,34 @@ pub(super) fn rule(look: &Look) -> Answer {
             if let Some(place) = named.filter(|_| takes_in) {
                 return (
                     summary,
-                    format!(
-                        "do what {} does in the workers (in the data set, or its collate_fn), or, where it draws the samples' numbers, cheaper and in advance; without this work {}",
-                        place.name(),
-                        look.effect(KIND)
-                    ),
+                    format!("do what {} does in the workers (in the data set, or its collate_fn), or, where it draws the samples' numbers, cheaper and in advance", place.name()),
                 );
             }
             if takes_in {
                 return (
                     summary,
-                    format!(
-                        "hand over few large tensors instead of many small ones (collate them in the workers), draw the samples' numbers cheaply and in advance, or let a thread take batches in (pin_memory); without this work {}",
-                        look.effect(KIND)
-                    ),
+                    "hand over few large tensors instead of many small ones (collate them in the workers; larger batches), draw the samples' numbers cheaply and in advance, or let a thread take batches in (pin_memory); data that fits into memory needs no workers: take whole batches from it by their numbers".to_owned(),
                 );
             }
             return (
                 summary,
-                format!(
-                    "hand batches over in shared memory (tensors, multiprocessing.shared_memory) instead of writing their bytes into a pipe; without this work {}",
-                    look.effect(KIND)
-                ),
+                "hand batches over in shared memory (tensors, multiprocessing.shared_memory) instead of writing their bytes into a pipe".to_owned(),
             );
         }
         if parallel == 0 && look.trainer.own_batches_guessed {
             return (
                 summary,
-                format!(
-                    "if that work makes batches, let a DataLoader with num_workers={:.0} do it while the trainer computes; if it is a metric, a log or garbage collection, do it less often; without it {}",
-                    wanted.unwrap_or(1.0).min(cpus).ceil(),
-                    look.effect(KIND)
-                ),
+                format!("if that work makes batches, let a DataLoader with num_workers={:.0} do it while the trainer computes; if it is a metric, a log or garbage collection, do it less often", wanted.unwrap_or(1.0).min(cpus).ceil()),
             );
         }
         let advice = match wanted {
-            Some(wanted) if wanted > parallel as f64 + SPARE && wanted - parallel as f64 <= free + SPARE => format!(
-                "raise num_workers to about {:.0}; without this work in the way {}",
-                wanted.ceil(),
-                look.effect(KIND)
+            Some(wanted) if parallel == 0 && wanted <= free + SPARE => format!(
+                "let a DataLoader with num_workers={:.0} do that work while the trainer computes",
+                wanted.ceil()
             ),
-            Some(wanted) if !look.behind_producers(KIND) && wanted + SPARE < parallel as f64 => format!(
-                "{more}let the workers stand back: os.nice(10) in worker_init_fn, one thread in each (torch.set_num_threads(1)), and about {:.0} of them, which keep up with the trainer; without their work in the way {}",
-                wanted.ceil(),
-                look.effect(KIND)
-            ),
-            _ => format!(
-                "{more}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free; without it {}",
-                look.effect(KIND)
-            ),
+            Some(wanted) if wanted > parallel as f64 + SPARE && wanted - parallel as f64 <= free + SPARE => format!("raise num_workers to about {:.0}", wanted.ceil()),
+            Some(wanted) if !look.behind_producers(KIND) && wanted + SPARE < parallel as f64 => format!("{more}let the workers stand back: os.nice(10) in worker_init_fn, one thread in each (torch.set_num_threads(1)), and about {:.0} of them, which keep up with the trainer", wanted.ceil()),
+            _ => format!("{more}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free"),
         };
         (summary, advice)
     })
@@ -166,8 +149,7 @@ fn made_anew(look: &Look) -> Option<(String, String)> {
     let Answer::Found(respawn) = worker_respawn::rule(look) else {
         return None;
     };
-    let advice = format!("{}; without it {}", respawn.advice, look.effect(KIND));
-    Some((respawn.summary, advice))
+    Some((respawn.summary, respawn.advice))
 }
 
 /// What is said where most of it is waiting for a process outside the job, which makes what the trainer reads.
@@ -181,10 +163,7 @@ fn made_outside(look: &Look) -> Option<(String, String)> {
             "the trainer itself waited for what {} hands to it",
             outsiders.join(" and ")
         ),
-        format!(
-            "make that process faster, let several of it work, or let it work ahead (a larger buffer between them); without these waits {}",
-            look.effect(KIND)
-        ),
+        "make that process faster, let several of it work, or let it work ahead (a larger buffer between them)".to_owned(),
     ))
 }
 

@@ -180,7 +180,7 @@ impl Look<'_> {
     }
 
     /// "at most 2.4x faster", and what that means for a step.
-    pub fn effect(&self, kind: Kind) -> String {
+    fn effect(&self, kind: Kind) -> String {
         let bound = self.trainer.bound(kind);
         match self.step_ms() {
             Some(step) if bound.is_finite() => format!(
@@ -190,6 +190,18 @@ impl Look<'_> {
                 factor(bound)
             ),
             _ => format!("the job would be at most {} as fast", factor(bound)),
+        }
+    }
+
+    /// What so many times the speed means, as far as what was seen tells: "a step would take about 40 ms instead of 100 ms".
+    pub fn about(&self, factor: f64) -> String {
+        match self.step_ms() {
+            Some(step) => format!(
+                "a step would take about {} instead of {}",
+                time(step / 1e3 / factor),
+                time(step / 1e3)
+            ),
+            None => format!("the job would be about {factor:.1}x as fast"),
         }
     }
 
@@ -245,6 +257,7 @@ impl Look<'_> {
             evidence,
             summary,
             advice,
+            effect: Some(self.effect(kind)),
         })
     }
 

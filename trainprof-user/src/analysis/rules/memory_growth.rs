@@ -11,6 +11,7 @@ use crate::{
         words,
     },
     record::fact::PageKind,
+    session::Session,
 };
 
 /// Call sites that are told.
@@ -101,8 +102,27 @@ pub(super) fn rule(look: &Look) -> Answer {
             worst.which.name(),
             words::bytes(growth.margin)
         ),
-        advice: "look for what is kept from step to step: losses or outputs held with their graph (use .item() or .detach()), lists that grow, caches without a bound".to_owned(),
+        advice: format!(
+            "look for what is kept from step to step: losses or outputs held with their graph (use .item() or .detach()), lists that grow, caches without a bound{}",
+            spared(session, &growers, &leaks)
+        ),
+        effect: None,
     })
+}
+
+/// What stopping these gains: for how long the memory that is left would last.
+fn spared(session: &Session, growers: &[Grower], leaks: &[Grower]) -> String {
+    let time = |growers: &[Grower]| {
+        memory::time_to_limit(session, memory::growth_bytes_per_s(growers)).map(words::time)
+    };
+    let others: Vec<Grower> = growers.iter().filter(|g| g.copied).copied().collect();
+    match (time(leaks), time(&others)) {
+        (None, _) => String::new(),
+        (Some(_), None) => "; without that growth the job does not run out of memory".to_owned(),
+        (Some(_), Some(later)) => {
+            format!("; without that growth the memory that is left lasts {later}")
+        }
+    }
 }
 
 /// The part that a process plays.

@@ -17,6 +17,7 @@ mod input_cpu;
 mod look;
 mod memory_growth;
 mod network_io;
+mod one_at_a_time;
 mod page_cache_thrash;
 mod rank_imbalance;
 mod serialization;
@@ -49,6 +50,8 @@ pub struct Finding {
     pub evidence: Evidence,
     pub summary: String,
     pub advice: String,
+    /// Of a cause: what the job would gain without it, at most.
+    pub effect: Option<String>,
 }
 
 /// What a rule says.

@@ -44,10 +44,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             look.who(KIND),
             words::bytes(rate)
         );
-        let advice = format!(
-            "keep more requests in flight (more workers, or several requests for each), fetch larger objects, or keep a local copy; without these waits {}",
-            look.effect(KIND)
-        );
+        let advice = "keep more requests in flight (more workers, or several requests for each), fetch larger objects, or keep a local copy".to_owned();
         (summary, advice)
     })
 }

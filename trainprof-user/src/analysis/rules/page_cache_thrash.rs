@@ -43,6 +43,10 @@ pub(super) fn rule(look: &Look) -> Answer {
             "{} a second were read again after they had been dropped from memory",
             words::bytes(rate * PAGE)
         ),
-        advice: "the data set does not fit into the memory that is left for the page cache: give the job more memory, read in an order that reuses what is there, or store the data smaller".to_owned(),
+        advice: format!(
+            "the data set does not fit into the memory that is left for the page cache: give the job more memory, read in an order that reuses what is there, or store the data smaller; that spares storage up to {} a second",
+            words::bytes(rate * PAGE)
+        ),
+        effect: None,
     })
 }

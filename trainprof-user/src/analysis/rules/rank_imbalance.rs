@@ -31,6 +31,9 @@ pub(super) fn rule(look: &Look) -> Answer {
     if difference < MIN_DIFFERENCE {
         return Answer::Clear;
     }
+    // Shared evenly, the work takes each as long as the mean of them now, and not as long as the busiest one.
+    let mean = all.iter().map(|(_, share)| share).sum::<f64>() / all.len() as f64;
+    let saved = words::percent(mean - least.1);
     Answer::Found(Finding {
         kind: "rank-imbalance",
         share: Some(difference),
@@ -49,8 +52,9 @@ pub(super) fn rule(look: &Look) -> Answer {
             words::percent(least.1)
         ),
         advice: format!(
-            "give process {} less work or a faster place: the others wait for it",
+            "give process {} less work or a faster place: the others wait for it; shared evenly, the work would take up to {saved} less time",
             least.0
         ),
+        effect: None,
     })
 }

@@ -6,9 +6,18 @@ use trainprof_common::thread::WakerKind;
 use super::{
     Answer, Look,
     look::{clip, rounded},
+    one_at_a_time,
 };
 use crate::{
-    analysis::{Kind, locks::Lock, running::locks_files, walk::What, words},
+    analysis::{
+        Kind,
+        facts::is_on_purpose,
+        locks::Lock,
+        running::locks_files,
+        timeline::{Item, line},
+        walk::What,
+        words,
+    },
     session::{
         WaitId,
         kind::{WaitKind, wait_kind},
@@ -32,6 +41,12 @@ pub(super) fn rule(look: &Look) -> Answer {
             evidence.insert("threads", json!(threads));
             evidence.insert("hand_overs_per_s", rounded(per_s));
             evidence.insert("waiting_share", rounded(waiting));
+            let one = one_at_a_time::share(look, |tid, item| {
+                lock.threads.contains(&tid)
+                    && item.kind() == WaitKind::Futex
+                    && line(&item.object) == id.line
+            });
+            evidence.insert("one_at_a_time_share", rounded(one));
             let gil = lock.asks_again && has_python(look);
             let what = if gil {
                 "the interpreter's lock (GIL)"
@@ -48,20 +63,15 @@ pub(super) fn rule(look: &Look) -> Answer {
                     if threads == 2 { "has" } else { "have" },
                 ),
                 None => format!(
-                    "{threads} threads take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second",
-                    words::percent(waiting)
+                    "{threads} threads take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second; for {} of the time one of them has it while others wait",
+                    words::percent(waiting),
+                    words::percent(one)
                 ),
             };
             let advice = if gil {
-                format!(
-                    "let processes do what these threads do (for batches: num_workers), or code that lets the lock go; without it {}",
-                    look.effect(KIND)
-                )
+                "let processes do what these threads do (for batches: num_workers), or code that lets the lock go".to_owned()
             } else {
-                format!(
-                    "hold the lock for less, or give each worker its own; without waiting for it {}",
-                    look.effect(KIND)
-                )
+                "hold the lock for less, or give each worker its own".to_owned()
             };
             return (summary, advice);
         }
@@ -73,20 +83,36 @@ pub(super) fn rule(look: &Look) -> Answer {
             || "one thread".to_owned(),
             |thread| format!("thread {} ({})", thread.key.tid, thread.name),
         );
+        let fed = |item: &Item| {
+            is_on_purpose(item.waker.kind)
+                && feeder.first().is_some_and(|(tid, _)| *tid == item.waker.tid)
+        };
         if let Some(waits) = held_while_waiting(look) {
+            let one = one_at_a_time::share(look, |tid, item| {
+                tid == look.trainer.cast.step_tid
+                    && item.kind() == WaitKind::Futex
+                    && fed(item)
+            });
+            evidence.insert("one_at_a_time_share", rounded(one));
             return (
                 format!(
                     "the trainer waits for a lock that {name} of its process has while it {waits}"
                 ),
-                format!(
-                    "let that thread give the lock up before it waits; without these waits {}",
-                    look.effect(KIND)
-                ),
+                "let that thread give the lock up before it waits".to_owned(),
             );
         }
         let places = look.places(KIND);
         if !places.is_empty() {
-            if of_files(look) {
+            let of_files = of_files(look);
+            let one = one_at_a_time::share(look, |_, item| {
+                if of_files {
+                    locks_files(item.nr)
+                } else {
+                    in_kernel(&item.id())
+                }
+            });
+            evidence.insert("one_at_a_time_share", rounded(one));
+            if of_files {
                 let summary = match outside(look) {
                     Some(process) => format!(
                         "{} waited for locks on files (fcntl, flock) in {} that {process}, has",
@@ -100,10 +126,7 @@ pub(super) fn rule(look: &Look) -> Answer {
                 };
                 return (
                     summary,
-                    format!(
-                        "hold these locks for less, lock parts that do not overlap, or give each process a file of its own; without these waits {}",
-                        look.effect(KIND)
-                    ),
+                    "hold these locks for less, lock parts that do not overlap, or give each process a file of its own".to_owned(),
                 );
             }
             return (
@@ -111,18 +134,19 @@ pub(super) fn rule(look: &Look) -> Answer {
                     "threads of the job wait for each other inside the kernel, on {}",
                     words::list(&places)
                 ),
-                format!(
-                    "spread these files over more directories or let one process write them; without these waits {}",
-                    look.effect(KIND)
-                ),
+                "spread these files over more directories or let one process write them".to_owned(),
             );
         }
+        let one = one_at_a_time::share(look, |tid, item| {
+            look.trainer.cast.producers.contains(&tid) && fed(item)
+        });
+        evidence.insert("one_at_a_time_share", rounded(one));
         (
-            format!("all producers wait for {name}, which feeds them one after the other"),
             format!(
-                "split its work among the workers, or run several of it; without these waits {}",
-                look.effect(KIND)
+                "all producers wait for {name}, which feeds them one after the other: for {} of the time at least one of them waits",
+                words::percent(one)
             ),
+            "split its work among the workers, or run several of it".to_owned(),
         )
     })
 }
@@ -148,8 +172,7 @@ fn of_files(look: &Look) -> bool {
     let (mut locking, mut all) = (0, 0);
     for thread in look.session.threads.values() {
         for (id, total) in &thread.waits {
-            let by_thread = id.waker.kind == WakerKind::Thread as u8;
-            if by_thread && matches!(wait_kind(id), WaitKind::File | WaitKind::Fault) {
+            if in_kernel(id) {
                 all += total.wait_ns;
                 if locks_files(id.nr) {
                     locking += total.wait_ns;
@@ -158,6 +181,12 @@ fn of_files(look: &Look) -> bool {
         }
     }
     locking * 2 > all
+}
+
+/// Whether a wait is for a thread, in a call for files or a page fault.
+fn in_kernel(id: &WaitId) -> bool {
+    id.waker.kind == WakerKind::Thread as u8
+        && matches!(wait_kind(id), WaitKind::File | WaitKind::Fault)
 }
 
 /// The process outside the job that has them, where one has most.

@@ -31,17 +31,19 @@ pub(super) fn rule(look: &Look) -> Answer {
                     look.who(KIND),
                     look.served_by(KIND),
                 ),
-                format!(
-                    "look each file up once and keep what that says, or read one index of them all; without their cost {}",
-                    look.effect(KIND)
-                ),
+                "look each file up once and keep what that says, or read one index of them all"
+                    .to_owned(),
             );
         }
         let size = mean.map_or_else(String::new, |mean| format!(", mean {}", words::bytes(mean)));
         let summary = format!(
             "{} opened {}files{under}: {rate:.0} opens a second{size}{}",
             look.who(KIND),
-            if mean.is_some_and(|mean| mean < SMALL_BYTES) { "small " } else { "" },
+            if mean.is_some_and(|mean| mean < SMALL_BYTES) {
+                "small "
+            } else {
+                ""
+            },
             look.served_by(KIND),
         );
         let shard = mean.map_or_else(String::new, |mean| {
@@ -49,8 +51,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             format!(" (about {count:.0} of them in each 256 MB shard)")
         });
         let advice = format!(
-            "pack these files into shards read in sequence (tar/WebDataset, Parquet, LMDB){shard}; without their cost {}",
-            look.effect(KIND)
+            "pack these files into shards read in sequence (tar/WebDataset, Parquet, LMDB){shard}"
         );
         (summary, advice)
     })

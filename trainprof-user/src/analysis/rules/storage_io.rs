@@ -46,15 +46,9 @@ pub(super) fn rule(look: &Look) -> Answer {
         );
         let parallel = look.trainer.cast.parallel();
         let advice = if parallel == 0 {
-            format!(
-                "read ahead in DataLoader workers (num_workers ≥ 2) or move the data to faster storage; {}",
-                look.effect(KIND)
-            )
+            "let DataLoader workers read ahead, or move the data to faster storage".to_owned()
         } else {
-            format!(
-                "move {at} to faster or local storage, or let more than {parallel} workers have reads in flight (a latency, not a bandwidth, can be hidden that way); without these waits {}",
-                look.effect(KIND)
-            )
+            format!("move {at} to faster or local storage, or let more than {parallel} workers have reads in flight (a latency, not a bandwidth, can be hidden that way)")
         };
         (summary, advice)
     })

@@ -44,6 +44,12 @@ pub(super) fn rule(look: &Look) -> Answer {
     let generations = sets(look, &born);
     let every = session.duration_s() / generations;
     let waited = look.trainer.ns(Kind::WorkerStart) / look.trainer.wall;
+    let saved = if waited > 0.0 {
+        let (saved, every) = (words::time(waited * every), words::time(every));
+        format!("; that saves up to {saved} every {every}")
+    } else {
+        String::new()
+    };
     Answer::Found(Finding {
         kind: "worker-respawn",
         share: Some(waited),
@@ -59,8 +65,10 @@ pub(super) fn rule(look: &Look) -> Answer {
             words::time(session.duration_s()),
             words::time(every)
         ),
-        advice: "keep them: persistent_workers=True; each start costs a fork, the imports, and an empty queue"
-            .to_owned(),
+        advice: format!(
+            "keep them: persistent_workers=True; each start costs a fork, the imports, and an empty queue{saved}"
+        ),
+        effect: None,
     })
 }
 

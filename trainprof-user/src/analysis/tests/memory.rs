@@ -1,6 +1,11 @@
 //! Stories of memory: leaks, caches, garbage, copies, shared memory, limits.
 
-use super::{stories::job, tale::at};
+use trainprof_common::thread::NR_FAULT;
+
+use super::{
+    stories::{TRAINER, job},
+    tale::at,
+};
 use crate::{
     analysis::{Analysis, Finding, analyse, memory},
     record::{
@@ -15,20 +20,20 @@ use crate::{
     time::KtimeNs,
 };
 
-const MB: f64 = 1e6;
-const WORKER: u32 = 201;
+pub(super) const MB: f64 = 1e6;
+pub(super) const WORKER: u32 = 201;
 /// Stacks: through malloc and memset to `keep`, and to `churn`.
-const KEEP: u32 = 1;
+pub(super) const KEEP: u32 = 1;
 const CHURN: u32 = 2;
 
 /// A job of 30 s with memory told second by second.
-struct Memory {
-    session: Session,
+pub(super) struct Memory {
+    pub(super) session: Session,
     number: u32,
 }
 
 impl Memory {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let mut session = job(1).session(30_000.0);
         session.apply(&Record::FaultSampling(FaultSamplingFact {
             period: 17,
@@ -63,7 +68,12 @@ impl Memory {
     }
 
     /// The process's memory, bytes by seconds.
-    fn process(mut self, pid: u32, anon: impl Fn(f64) -> f64, shared: impl Fn(f64) -> f64) -> Self {
+    pub(super) fn process(
+        mut self,
+        pid: u32,
+        anon: impl Fn(f64) -> f64,
+        shared: impl Fn(f64) -> f64,
+    ) -> Self {
         for second in 0..=30 {
             let t = f64::from(second);
             self.session.apply(&Record::ProcessMemory(ProcessSample {
@@ -79,7 +89,14 @@ impl Memory {
     }
 
     /// `count` sampled faults, evenly spread, each for 170.
-    fn faults(self, pid: u32, kind: PageKind, stack: u32, count: u32, kept: bool) -> Self {
+    pub(super) fn faults(
+        self,
+        pid: u32,
+        kind: PageKind,
+        stack: u32,
+        count: u32,
+        kept: bool,
+    ) -> Self {
         self.faults_until(pid, 30.0, kind, stack, count, kept)
     }
 
@@ -128,8 +145,49 @@ fn found<'a>(analysis: &'a Analysis, kind: &str) -> Option<&'a Finding> {
         .find(|finding| finding.kind == kind)
 }
 
-fn flat(_: f64) -> f64 {
+pub(super) fn flat(_: f64) -> f64 {
     200.0 * MB
+}
+
+/// A trainer without workers of whose running so many of 20 samples are page faults on new memory.
+pub(super) fn computing(faults: u32) -> Session {
+    let mut tale = job(0);
+    tale.place(1, "libtorch_cpu.so", PlaceClass::Other)
+        .place(2, "vmlinux", PlaceClass::Kernel);
+    for n in 0..600 {
+        let when = 10.0 + f64::from(n) * 20.0;
+        if n % 20 < faults {
+            tale.sample_in(TRAINER, when, 2, NR_FAULT);
+        } else {
+            tale.sample(TRAINER, when, 1);
+        }
+    }
+    tale.session(12_000.0)
+}
+
+fn computes(faults: u32) -> Analysis {
+    analyse(&computing(faults))
+}
+
+#[test]
+fn new_memory_again_and_again_is_told_before_it_is_what_holds_the_job_back() {
+    // Every program takes some.
+    assert!(found(&computes(1), "allocation-churn").is_none());
+    let analysis = computes(3);
+    let churn = found(&analysis, "allocation-churn").expect("a finding");
+    let share = churn.share.expect("a share");
+    assert!((share - 0.15).abs() < 0.01, "{share}");
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "compute", "{}", verdict.summary);
+    // Nothing is gained by less than what is told beside it.
+    let bound = verdict.speedup_bound.expect("a bound");
+    assert!((1.17..1.3).contains(&bound), "{bound}");
+    let verdict = computes(6).verdict.expect("a verdict");
+    assert_eq!(
+        verdict.bottleneck, "allocation-churn",
+        "{}",
+        verdict.summary
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod epochs;
 mod locks;
 mod memory;
 mod python;
+mod rules;
 mod slack;
 mod state;
 mod stories;

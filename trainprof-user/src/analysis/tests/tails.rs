@@ -4,13 +4,14 @@ use super::stories::{TRAINER, job, stall};
 use crate::{
     analysis::{Finding, analyse},
     record::fact::PlaceClass,
+    session::Session,
 };
 
-const MODEL: u32 = 1;
-const INTERPRETER: u32 = 2;
+pub(super) const MODEL: u32 = 1;
+pub(super) const INTERPRETER: u32 = 2;
 
 /// Steps of 20 ms, each twelfth of which computes for a quarter of a second more, in the given place.
-fn tail(more_in: u32) -> Option<Finding> {
+pub(super) fn tailed(more_in: u32) -> Session {
     let mut tale = job(1);
     tale.place(MODEL, "libtorch_cpu.so", PlaceClass::Other);
     tale.place(INTERPRETER, "python3.11", PlaceClass::Other);
@@ -32,8 +33,11 @@ fn tail(more_in: u32) -> Option<Finding> {
             at += 250.0;
         }
     }
-    let analysis = analyse(&tale.session(at));
-    analysis
+    tale.session(at)
+}
+
+fn tail(more_in: u32) -> Option<Finding> {
+    analyse(&tailed(more_in))
         .findings
         .into_iter()
         .find(|finding| finding.kind == "tail-latency")

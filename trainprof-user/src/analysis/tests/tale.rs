@@ -304,12 +304,23 @@ impl Tale {
 
     /// A synchronising call into the GPU's runtime.
     pub fn synchronise(&mut self, tid: u32, from: f64, to: f64) -> &mut Self {
+        self.gpu_call(tid, from, to, GpuCallKind::Synchronise, 0)
+    }
+
+    pub fn gpu_call(
+        &mut self,
+        tid: u32,
+        from: f64,
+        to: f64,
+        kind: GpuCallKind,
+        bytes: u64,
+    ) -> &mut Self {
         self.gpu_calls.push(GpuCallFact {
             tid,
             from: KtimeNs(at(from)),
             ns: at(to) - at(from),
-            kind: GpuCallKind::Synchronise,
-            bytes: 0,
+            kind,
+            bytes,
             function: 0,
         });
         self

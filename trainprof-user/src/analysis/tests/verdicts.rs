@@ -4,7 +4,7 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     stories::{TRAINER, bottleneck, feeder, job, read_bound},
-    tale::{By, FSYNC, FUTEX, On, POLL, RECV, Tale},
+    tale::{By, FSYNC, FUTEX, On, POLL, RECV, SLEEP, Tale, WRITE},
 };
 use crate::analysis::{Kind, analyse, steps::Clock};
 
@@ -26,8 +26,29 @@ fn reading_is_the_verdict_and_the_bound_is_the_next_bottleneck() {
     assert!((p50 - 200.0).abs() < 2.0, "{p50}");
 }
 
+#[test]
+fn a_write_that_nobody_takes_is_named() {
+    let mut tale = job(0);
+    for step in 0..20 {
+        let begin = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            begin,
+            begin + 10.0,
+            SLEEP,
+            On::Nothing,
+            By::Interrupt,
+        );
+    }
+    tale.wait(TRAINER, 2000.0, 8000.0, WRITE, On::Pipe(77), By::Nobody);
+    let verdict = analyse(&tale.session(8000.0)).verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "inconclusive");
+    let said = "most of it in write on pipe:[77]";
+    assert!(verdict.summary.contains(said), "{}", verdict.summary);
+}
+
 /// A worker that decodes all the time, and a trainer that waits for it 79 of 100 ms.
-fn decode_bound() -> Tale {
+pub(super) fn decode_bound() -> Tale {
     let mut tale = job(1);
     for step in 0..80 {
         let begin = f64::from(step) * 100.0;
@@ -110,7 +131,7 @@ fn writing_state_between_steps_is_a_checkpoint() {
 }
 
 /// Ranks 100 and 150: 150 is late in each of 80 steps, 100 waits for its message.
-fn late(tale: &mut Tale) {
+pub(super) fn late(tale: &mut Tale) {
     for step in 0..80 {
         let begin = f64::from(step) * 100.0;
         tale.wait(

@@ -20,7 +20,7 @@ use super::{
     attached::{Links, Spot, Together, attach},
     chosen,
 };
-use crate::env::clock;
+use crate::{arch::CALIBRATED, env::clock};
 
 /// Costs of a probe, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -45,29 +45,9 @@ pub struct Calibration {
     pub own_cpu_ns: u64,
 }
 
-// Three functions: a push, which the kernel emulates; a test, which it does not; and one whose return is seen.
-
-#[unsafe(naked)]
-unsafe extern "C" fn emulated(_size: u64) {
-    core::arch::naked_asm!("push rbp", "pop rbp", "ret")
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn stepped(_size: u64) {
-    core::arch::naked_asm!("test edi, edi", "ret")
-}
-
-#[unsafe(naked)]
-unsafe extern "C" fn returning(_size: u64) {
-    // Not the first one's bytes: two functions with the same may be made one.
-    core::arch::naked_asm!("push rbx", "pop rbx", "ret")
-}
-
 /// Our own program, by a name that leads to it in every container.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
-type Function = unsafe extern "C" fn(u64);
-const FUNCTIONS: [Function; 3] = [emulated, stepped, returning];
 /// Calls of one measurement, and how many of these are made: the lower quartile counts, since other work only adds.
 const CALLS: [u64; 3] = [300, 50, 200];
 const ROUNDS: usize = 7;
@@ -250,8 +230,8 @@ fn obey(shared: &Shared) {
 fn measure(function: usize) -> u64 {
     let began = cpu_ns();
     for size in 0..CALLS[function] {
-        // SAFETY: the functions above do nothing.
-        unsafe { FUNCTIONS[function](size) };
+        // SAFETY: these functions do nothing.
+        unsafe { CALIBRATED[function](size) };
     }
     cpu_ns().saturating_sub(began) * 1_000 / CALLS[function]
 }
@@ -263,8 +243,8 @@ fn poke(shared: &Shared, order: u32) -> u64 {
     while shared.order.load(Ordering::Acquire) == order {
         let (waited, began) = (run_delay_ns(), Instant::now());
         for size in 0..POKED {
-            // SAFETY: the functions above do nothing.
-            unsafe { FUNCTIONS[function](size) };
+            // SAFETY: these functions do nothing.
+            unsafe { CALIBRATED[function](size) };
         }
         let took = began.elapsed().as_nanos() as u64;
         if took > shared.trap_ns.load(Ordering::Acquire) {
@@ -315,7 +295,7 @@ pub fn calibrate(
     let cpu_before = own_cpu_ns();
     let began = Instant::now();
     let mut links = Vec::new();
-    for (n, function) in FUNCTIONS.iter().enumerate() {
+    for (n, function) in CALIBRATED.iter().enumerate() {
         let offset = file_offset(*function as usize as u64)
             .ok_or("our own program's mappings cannot be read")?;
         let cookie = Site {
@@ -386,7 +366,7 @@ pub fn own_cpu_ns() -> u64 {
 
 /// A place in our own program's file that only the calibration's process comes by.
 pub fn own_place() -> Option<u64> {
-    file_offset(emulated as *const () as u64)
+    file_offset(CALIBRATED[0] as usize as u64)
 }
 
 /// Where an address of our own code lies in our program's file.

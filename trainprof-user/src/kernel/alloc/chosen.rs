@@ -10,10 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    library::{self, Library},
-    prologue::Emulates,
-};
+use super::library::{self, Library};
+use crate::arch::Emulates;
 
 /// Larger files are not asked what they import.
 const MOST_IMPORTER_BYTES: u64 = 32 << 20;
@@ -248,7 +246,7 @@ mod tests {
     fn our_own_allocator_is_found() {
         let pid = std::process::id();
         let mappings = mappings(pid).expect("ours");
-        let mut files = Files::new(Emulates { long_nops: false });
+        let mut files = Files::new(Emulates::by(None));
         match files.allocator(pid, &mappings) {
             Ok(found) => assert!(
                 found.name.contains("libc") || found.name.contains("trainprof"),

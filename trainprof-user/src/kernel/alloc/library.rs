@@ -11,10 +11,8 @@ use object::{
     read::{ReadCache, ReadRef, elf::ElfFile64},
 };
 
-use super::{
-    functions::{CATALOGUE, ESSENTIAL},
-    prologue::{Emulates, branch_targets, jumps_through, spot},
-};
+use super::functions::{CATALOGUE, ESSENTIAL};
+use crate::arch::{Emulates, branch_targets, jumps_through, spot};
 
 /// Bytes of a function that are looked at.
 const MOST_BYTES: u64 = 4096;
@@ -243,13 +241,11 @@ fn jump_slots(elf: &Elf<'_>) -> BTreeMap<u64, String> {
 mod tests {
     use super::*;
 
-    const EMULATES: Emulates = Emulates { long_nops: false };
-
     fn of(path: &str) -> Option<Library> {
         let file = File::open(path)
             .inspect_err(|_| eprintln!("skipped: no {path}"))
             .ok()?;
-        Some(read(file, EMULATES).expect("an ELF file"))
+        Some(read(file, Emulates::by(None)).expect("an ELF file"))
     }
 
     fn names(library: &Library) -> Vec<(&'static str, bool, bool)> {
@@ -313,6 +309,12 @@ mod tests {
 
     #[test]
     fn what_is_no_program_is_an_error() {
-        assert!(read(File::open("/proc/self/status").expect("ours"), EMULATES).is_err());
+        assert!(
+            read(
+                File::open("/proc/self/status").expect("ours"),
+                Emulates::by(None)
+            )
+            .is_err()
+        );
     }
 }

@@ -8,7 +8,6 @@ mod calibrate;
 mod chosen;
 mod functions;
 mod library;
-mod prologue;
 mod serve;
 mod sites;
 
@@ -259,6 +258,11 @@ impl AllocProbes {
     /// Lets it forget a process.
     pub fn forget(&self, pid: u32) -> bool {
         self.order(&Order::Forget { pid })
+    }
+
+    /// CPU time of that process, nanoseconds; what windows took of it is told when they close.
+    pub fn cpu_ns(&mut self) -> u64 {
+        self.aside.cpu_ns()
     }
 
     fn order(&self, order: &Order) -> bool {

@@ -24,10 +24,10 @@ use super::{
     chosen::{Allocator, Files, Mapping, mappings},
     functions::CATALOGUE,
     library::Place,
-    prologue::Emulates,
     sites::{spot, wanted},
 };
 use crate::{
+    arch::Emulates,
     env::{clock, host::KernelVersion},
     kernel::{
         GRACE,
@@ -47,12 +47,6 @@ const ROOM: Duration = Duration::from_secs(2);
 /// Remembered addresses above which fewer are.
 const MANY_ADDRESSES: u64 = 1_000;
 const FEWEST_ADDRESSES: u32 = 1 << 12;
-
-/// Linux from which on nops of several bytes are emulated too.
-const LONG_NOPS: KernelVersion = KernelVersion {
-    major: 6,
-    minor: 18,
-};
 
 struct Server<'a> {
     ebpf: &'a mut Ebpf,
@@ -109,9 +103,7 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, prepared: Result<Relocated, Strin
         return;
     }
     raise_descriptor_limit();
-    let emulates = Emulates {
-        long_nops: KernelVersion::running().is_some_and(|version| version >= LONG_NOPS),
-    };
+    let emulates = Emulates::by(KernelVersion::running());
     let mut server = Server {
         ebpf,
         maps,
@@ -409,6 +401,10 @@ impl Server<'_> {
     /// Tells what was seen since the last time, and goes on.
     fn tell_kept(&mut self, number: u32) {
         if self.kept.is_empty() {
+            self.send(&Notice::Closed(Closed {
+                number,
+                ..Closed::default()
+            }));
             return;
         }
         let to = self.stop_counting();

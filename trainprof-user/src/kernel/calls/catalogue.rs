@@ -2,6 +2,10 @@
 //!
 //! Only what waits, copies, allocates or frees: launches are too many. Names and arguments are those of
 //! cuda_runtime_api.h and cuda.h. `_ptsz` and `_ptds` are the forms for programs built with a default stream per thread.
+//!
+//! Of virtual memory management the call that makes memory counts (`cuMemCreate`) and the one that gives it back: reserving
+//! addresses and mapping would count the same bytes again. `cudaMalloc3D` and arrays have their sizes in structures, and are seen
+//! as the driver's calls inside them, where they make such.
 
 use trainprof_common::gpu::{CallKind, NO_ARG};
 
@@ -41,6 +45,28 @@ pub struct Row {
     pub times: u8,
 }
 
+impl Row {
+    /// Whether it is probed in a process that has the runtime mapped, or not.
+    ///
+    /// The runtime asks the driver for its functions at run time (`cuGetProcAddress`) and gets those that the driver exports, so that
+    /// a probe on these is hit in calls of the runtime too. That counts nothing twice: of calls inside each other on one thread the
+    /// outermost is told. It costs two more traps. So what only begins a copy, which may be often, is left to the runtime's own
+    /// function; what blocks or allocates is also for whoever passes the runtime by (expandable segments of PyTorch, NCCL, XLA).
+    pub fn wanted(&self, has_runtime: bool) -> bool {
+        self.library == Runtime || !has_runtime || self.kind != CopyAsync
+    }
+
+    /// How many of its arguments, the first ones, are read.
+    pub fn arguments(&self) -> usize {
+        [self.size, self.times]
+            .into_iter()
+            .filter(|argument| *argument != NO_ARG)
+            .map(|argument| usize::from(argument) + 1)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
 const fn row(library: Library, name: &'static str, kind: CallKind, size: u8) -> Row {
     Row {
         library,
@@ -75,12 +101,23 @@ pub const CATALOGUE: &[Row] = &[
     row(Runtime, "cudaMalloc", Allocate, 1),
     row(Runtime, "cudaMallocAsync", Allocate, 1),
     row(Runtime, "cudaMallocAsync_ptsz", Allocate, 1),
+    row(Runtime, "cudaMallocFromPoolAsync", Allocate, 1),
+    row(Runtime, "cudaMallocFromPoolAsync_ptsz", Allocate, 1),
+    row(Runtime, "cudaMallocManaged", Allocate, 1),
+    // Without what each row is padded by.
+    Row {
+        times: 3,
+        ..row(Runtime, "cudaMallocPitch", Allocate, 2)
+    },
     row(Runtime, "cudaHostAlloc", Allocate, 1),
     row(Runtime, "cudaMallocHost", Allocate, 1),
     row(Runtime, "cudaFree", Free, NO_ARG),
     row(Runtime, "cudaFreeAsync", Free, NO_ARG),
     row(Runtime, "cudaFreeAsync_ptsz", Free, NO_ARG),
     row(Runtime, "cudaFreeHost", Free, NO_ARG),
+    // Pins memory that is there: what it costs is what allocating it pinned would.
+    row(Runtime, "cudaHostRegister", Allocate, 1),
+    row(Runtime, "cudaHostUnregister", Free, NO_ARG),
     row(Driver, "cuStreamSynchronize", Synchronise, NO_ARG),
     row(Driver, "cuStreamSynchronize_ptsz", Synchronise, NO_ARG),
     row(Driver, "cuCtxSynchronize", Synchronise, NO_ARG),
@@ -102,12 +139,23 @@ pub const CATALOGUE: &[Row] = &[
     row(Driver, "cuMemAlloc_v2", Allocate, 1),
     row(Driver, "cuMemAllocAsync", Allocate, 1),
     row(Driver, "cuMemAllocAsync_ptsz", Allocate, 1),
+    row(Driver, "cuMemAllocFromPoolAsync", Allocate, 1),
+    row(Driver, "cuMemAllocFromPoolAsync_ptsz", Allocate, 1),
+    row(Driver, "cuMemAllocManaged", Allocate, 1),
+    Row {
+        times: 3,
+        ..row(Driver, "cuMemAllocPitch_v2", Allocate, 2)
+    },
+    row(Driver, "cuMemCreate", Allocate, 1),
     row(Driver, "cuMemHostAlloc", Allocate, 1),
     row(Driver, "cuMemAllocHost_v2", Allocate, 1),
     row(Driver, "cuMemFree_v2", Free, NO_ARG),
     row(Driver, "cuMemFreeAsync", Free, NO_ARG),
     row(Driver, "cuMemFreeAsync_ptsz", Free, NO_ARG),
+    row(Driver, "cuMemRelease", Free, NO_ARG),
     row(Driver, "cuMemFreeHost", Free, NO_ARG),
+    row(Driver, "cuMemHostRegister_v2", Allocate, 1),
+    row(Driver, "cuMemHostUnregister", Free, NO_ARG),
 ];
 
 #[cfg(test)]
@@ -131,6 +179,29 @@ mod tests {
         ] {
             assert_eq!(Library::of(name), library, "{name}");
         }
+    }
+
+    #[test]
+    fn the_drivers_allocations_are_probed_beside_the_runtime_too() {
+        let find = |name: &str| CATALOGUE.iter().find(|row| row.name == name);
+        for (name, alone, beside) in [
+            ("cudaMemcpyAsync", true, true),
+            ("cuMemcpyAsync", true, false),
+            ("cuMemcpyHtoD_v2", true, true),
+            ("cuMemAlloc_v2", true, true),
+            ("cuMemCreate", true, true),
+            ("cuMemRelease", true, true),
+        ] {
+            let row = find(name).expect(name);
+            assert_eq!(
+                (row.wanted(false), row.wanted(true)),
+                (alone, beside),
+                "{name}"
+            );
+        }
+        assert_eq!(find("cuMemCreate").expect("a row").arguments(), 2);
+        assert_eq!(find("cudaMallocPitch").expect("a row").arguments(), 4);
+        assert_eq!(find("cuMemRelease").expect("a row").arguments(), 0);
     }
 
     #[test]

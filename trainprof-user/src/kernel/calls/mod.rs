@@ -119,6 +119,11 @@ impl CallProbes {
         self.order(&Order::Detach { function })
     }
 
+    /// CPU time of that process, nanoseconds.
+    pub fn cpu_ns(&mut self) -> u64 {
+        self.aside.cpu_ns()
+    }
+
     fn order(&self, order: &Order) -> bool {
         matches!(self.aside.line.send(order), Ok(true))
     }

@@ -14,7 +14,7 @@ use aya::{
     Ebpf,
     programs::uprobe::{UProbeLink, UProbeScope},
 };
-use trainprof_common::gpu::{CallKind, Function, MAX_FUNCTIONS};
+use trainprof_common::gpu::{Function, MAX_FUNCTIONS};
 
 use super::{
     ENTRY, Notice, Order, RETURN,
@@ -23,6 +23,8 @@ use super::{
     mapped::{self, Mapped},
 };
 use crate::{
+    arch::Emulates,
+    env::host::KernelVersion,
     kernel::{
         aside::{Line, Received},
         uprobe::{attach, raise_descriptor_limit},
@@ -45,6 +47,7 @@ struct Attached {
 struct Server<'a> {
     ebpf: &'a mut Ebpf,
     line: &'a Line,
+    emulates: Emulates,
     /// Functions by library file and name.
     numbers: BTreeMap<(String, &'static str), u16>,
     /// What was resolved of each library.
@@ -70,6 +73,7 @@ pub fn serve(ebpf: &mut Ebpf, line: &Line) {
     let mut server = Server {
         ebpf,
         line,
+        emulates: Emulates::by(KernelVersion::running()),
         numbers: BTreeMap::new(),
         resolved: BTreeMap::new(),
         attached: Vec::new(),
@@ -137,7 +141,8 @@ impl Server<'_> {
             .to_owned();
         if !self.resolved.contains_key(&mapped.identity) {
             let rows = CATALOGUE.iter().filter(|row| row.library == mapped.library);
-            match File::open(&path).and_then(|f| sites(f, rows.map(|row| row.name))) {
+            let wanted = rows.map(|row| (row.name, row.arguments()));
+            match File::open(&path).and_then(|file| sites(file, wanted, self.emulates)) {
                 Ok(found) => {
                     self.resolved.insert(mapped.identity.clone(), found);
                 }
@@ -154,10 +159,7 @@ impl Server<'_> {
             let Some(site) = sites.get(row.name) else {
                 continue;
             };
-            // Each probe takes long to remove. Where there is a runtime above the driver, the driver's calls that block
-            // are for whoever passes the runtime by.
-            let blocks = matches!(row.kind, CallKind::Synchronise | CallKind::Copy);
-            if row.library == Library::Driver && has_runtime && !blocks {
+            if !row.wanted(has_runtime) {
                 continue;
             }
             let Some(number) = self.number(&file, row, *site) else {

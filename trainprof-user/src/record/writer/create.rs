@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::WriteError;
+use crate::invoker;
 
 /// A recording names paths and processes of a whole host: its owner's business only.
 const MODE: u32 = 0o600;
@@ -24,12 +25,18 @@ pub(super) fn recording_file(path: &Path) -> Result<File, WriteError> {
     };
     // Truncated below and not here, once it is known to be ours to truncate. O_NONBLOCK has no effect
     // on a regular file, and keeps a FIFO that nobody reads from blocking the open (open(2)).
-    let file = OpenOptions::new()
+    let mut options = OpenOptions::new();
+    options
         .write(true)
-        .create(true)
         .truncate(false)
         .mode(MODE)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    if let Ok(new) = options.clone().create_new(true).open(path) {
+        // A file system may know no owners.
+        let _ = invoker::give(&new, path);
+    }
+    let file = options
+        .create(true)
         .open(path)
         .map_err(|error| match error.raw_os_error() {
             // What open(2) says of a FIFO without a reader, and of a socket.

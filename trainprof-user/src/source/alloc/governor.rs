@@ -112,6 +112,8 @@ struct Known {
 /// See the module.
 pub struct Governor {
     budget: f64,
+    /// Whether it is asked when windows open.
+    windows: bool,
     costs: Option<Costs>,
     /// What was saved up, nanoseconds; may be negative.
     balance: f64,
@@ -153,6 +155,7 @@ impl Governor {
     pub fn new(budget: f64) -> Self {
         Self {
             budget,
+            windows: true,
             costs: None,
             balance: 0.0,
             advance: 0.0,
@@ -170,6 +173,14 @@ impl Governor {
             own_ns: OWN_NS,
             shed: Vec::new(),
             totals: Totals::default(),
+        }
+    }
+
+    /// One that governs all but windows: there are none, or they are open all the time.
+    pub fn without_windows(budget: f64) -> Self {
+        Self {
+            windows: false,
+            ..Self::new(budget)
         }
     }
 
@@ -275,11 +286,31 @@ impl Governor {
     }
 
     fn decide_shed(&mut self) {
-        let Some(costs) = self.costs else { return };
         if self.job_rate < AT_WORK_CPUS * 1e9 {
             self.shed.retain(|shed| *shed == Shed::ClockSamples);
             return;
         }
+        let mut shed = self.shed_of_windows();
+        if self.calls.share < 1.0 {
+            shed.push(Shed::Calls);
+        }
+        // Samples are given up only where that helps, and not taken up again: analysis could not use a part of them.
+        let sampling = self.sample_rate * SAMPLE_NS;
+        let busy = self.job_rate > BUSY_CPUS * 1e9;
+        let over = self.fixed_rate - self.budget * self.job_rate;
+        let before = self.shed.contains(&Shed::ClockSamples);
+        if before || (busy && over > 0.5 * self.budget * self.job_rate && sampling > 0.5 * over) {
+            shed.push(Shed::ClockSamples);
+        }
+        self.shed = shed;
+    }
+
+    /// What of windows is given up; nothing as long as it is not known what they cost, since none opens then.
+    fn shed_of_windows(&self) -> Vec<Shed> {
+        let mut shed = Vec::new();
+        let Some(costs) = self.costs.filter(|_| self.windows) else {
+            return shed;
+        };
         let left = self.left();
         let every = |cost: f64| {
             if left <= 0.0 {
@@ -297,7 +328,6 @@ impl Governor {
         let plain = self.predict(&costs, rate, costs.emulated_ns, 1, 0);
         let both_ns = costs.emulated_ns * 2.0 + costs.return_ns;
         let paired = self.predict(&costs, rate, both_ns, 2, 1);
-        let mut shed = Vec::new();
         if every(paired * f64::from(PAIRED_EVERY)) > PAIRED_WITHIN_S {
             shed.push(Shed::PairedWindows);
         }
@@ -307,23 +337,7 @@ impl Governor {
         if every(plain) > WINDOWS_WITHIN_S || self.calls.share < 1.0 {
             shed.push(Shed::Windows);
         }
-        if self.calls.share < 1.0 {
-            shed.push(Shed::Calls);
-        }
-        // Samples are given up only where that helps, and not taken up again: analysis could not use a part of them.
-        let sampling = self.sample_rate * SAMPLE_NS;
-        let busy = self.job_rate > BUSY_CPUS * 1e9;
-        let over = self.fixed_rate - self.budget * self.job_rate;
-        let before = self.shed.contains(&Shed::ClockSamples);
-        if before
-            || (busy
-                && left < 0.0
-                && over > 0.5 * self.budget * self.job_rate
-                && sampling > 0.5 * over)
-        {
-            shed.push(Shed::ClockSamples);
-        }
-        self.shed = shed;
+        shed
     }
 
     /// What a short window costs, all of it, when one thread makes `rate` calls a second which cost `call_ns` each;

@@ -414,3 +414,22 @@ fn calls_are_all_counted_where_that_costs_little_or_nobody_gains() {
         assert!(counted > 0.999, "{all} {rest} {part} {cpus}: {counted}");
     }
 }
+
+#[test]
+fn samples_are_given_up_without_windows_too() {
+    for mut governor in [Governor::new(0.01), Governor::without_windows(0.01)] {
+        if !governor.windows {
+            governor.calibrated(COSTS);
+        }
+        for _ in 0..5 {
+            governor.interval(&Load {
+                seconds: 1.0,
+                job_cpu_ns: SECOND,
+                own_ns: SECOND / 20,
+                samples: 5_000,
+                ..Load::default()
+            });
+        }
+        assert_eq!(governor.shed(), [Shed::ClockSamples]);
+    }
+}

@@ -8,6 +8,7 @@ mod window;
 use std::{
     collections::{BTreeMap, BTreeSet},
     str::FromStr,
+    time::{Duration, Instant},
 };
 
 use self::{
@@ -38,6 +39,9 @@ use crate::{
 const SITES_UNKNOWN: u32 = 5;
 /// A window of which nothing was heard for so long is given up.
 const LOST_AFTER_NS: u64 = 10_000_000_000;
+/// At the end of the watch what is still to be told is waited for this long, and looked for this often.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// One call in so many has its stack taken where everything is seen.
 const FULL_STACK_EVERY: u32 = 64;
 
@@ -89,10 +93,10 @@ struct Process {
 /// What watching costs so far, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CostSoFar {
-    /// Run time of the probes where the kernel counts it, and of this that of those on system calls.
+    /// Run time of the probes, counted by the kernel or estimated, and of this that of those on system calls.
     pub probes_ns: u64,
     pub calls_ns: u64,
-    /// CPU time of this program.
+    /// CPU time of this program, without what windows took.
     pub own_ns: u64,
     /// What counting all calls takes, nanoseconds a second; `None`: not known.
     pub all_calls_rate: Option<f64>,
@@ -115,6 +119,8 @@ pub struct Allocs {
     open: Option<Open>,
     /// Processes that are probed until they end.
     kept: BTreeSet<u32>,
+    /// Processes of threads that live, or lived when it was asked last what they did.
+    processes_of: BTreeMap<u32, u32>,
     told_at: KtimeNs,
     sites: PendingSites,
     /// CPU nanoseconds of this program, and run time of the probes, when the governor was told last.
@@ -122,7 +128,8 @@ pub struct Allocs {
     calls_ns: u64,
     samples: u64,
     random: u64,
-    shed: Vec<&'static str>,
+    /// What is given up; `None`: that was not told yet.
+    shed: Option<Vec<&'static str>>,
     failed: BTreeSet<String>,
 }
 
@@ -131,7 +138,10 @@ impl Allocs {
     pub fn new(mode: Mode, budget: f64, own_ns: u64, seed: u64) -> Self {
         Self {
             mode,
-            governor: Governor::new(budget),
+            governor: match mode {
+                Mode::Auto => Governor::new(budget),
+                Mode::Off | Mode::Full => Governor::without_windows(budget),
+            },
             processes: BTreeMap::new(),
             ran: BTreeMap::new(),
             allocator_places: BTreeSet::new(),
@@ -140,15 +150,21 @@ impl Allocs {
             windows: 0,
             open: None,
             kept: BTreeSet::new(),
+            processes_of: BTreeMap::new(),
             told_at: KtimeNs(0),
             sites: PendingSites::default(),
             cost: (own_ns, 0),
             calls_ns: 0,
             samples: 0,
             random: seed | 1,
-            shed: Vec::new(),
+            shed: None,
             failed: BTreeSet::new(),
         }
+    }
+
+    /// So many more CPU nanoseconds of this program had been used before the watch began.
+    pub fn took_before(&mut self, ns: u64) {
+        self.cost.0 += ns;
     }
 
     /// Part (0–1) of the time in which there is room to count all system calls.
@@ -256,13 +272,9 @@ impl Allocs {
         });
         self.cost = (cost.own_ns, cost.probes_ns);
         self.calls_ns = cost.calls_ns;
-        let shed: Vec<_> = self
-            .governor
-            .shed()
-            .iter()
-            .map(|shed| shed.name())
-            .collect();
-        if shed != self.shed && self.mode == Mode::Auto {
+        let shed = self.governor.shed().iter();
+        let shed = Some(shed.map(|shed| shed.name()).collect());
+        if shed != self.shed {
             self.shed = shed;
             out.push(self.fact(interval.to));
         }
@@ -279,7 +291,12 @@ impl Allocs {
             windows_ns: totals.windows_ns,
             windows: totals.windows,
             worst_thread_ns: totals.worst_thread_ns,
-            shed: self.shed.iter().map(|&name| name.to_owned()).collect(),
+            shed: self
+                .shed
+                .iter()
+                .flatten()
+                .map(|&name| name.to_owned())
+                .collect(),
         })
     }
 
@@ -367,24 +384,28 @@ impl Allocs {
     /// Everything is probed; what was seen is asked for once a second.
     fn tell_all(&mut self, now: KtimeNs, alive: &BTreeMap<u32, u32>, probes: &AllocProbes) {
         let living: BTreeSet<u32> = alive.values().copied().collect();
-        self.kept.retain(|pid| {
-            let there = living.contains(pid);
-            if !there {
-                probes.forget(*pid);
-            }
-            there
-        });
-        for pid in living {
-            if !self.kept.contains(&pid)
-                && !self.processes.get(&pid).is_some_and(|process| process.out)
-                && probes.keep(pid)
+        self.processes_of.extend(alive);
+        for pid in &living {
+            if !self.kept.contains(pid)
+                && !self.processes.get(pid).is_some_and(|process| process.out)
+                && probes.keep(*pid)
             {
-                self.kept.insert(pid);
+                self.kept.insert(*pid);
             }
         }
-        if now.since(self.told_at) < 1_000_000_000 {
+        let gone: Vec<u32> = self.kept.difference(&living).copied().collect();
+        if gone.is_empty() && now.since(self.told_at) < 1_000_000_000 {
             return;
         }
+        self.ask(now, probes);
+        // What they did has been asked for.
+        for pid in gone {
+            probes.forget(pid);
+            self.kept.remove(&pid);
+        }
+    }
+
+    fn ask(&mut self, now: KtimeNs, probes: &AllocProbes) {
         self.told_at = now;
         self.windows += 1;
         if probes.tell(self.windows) {
@@ -395,6 +416,31 @@ impl Allocs {
                 calls: Vec::new(),
                 stacks: Vec::new(),
             });
+        }
+    }
+
+    /// What was seen since it was asked for last, waited for a while.
+    fn tell_the_rest(
+        &mut self,
+        now: KtimeNs,
+        alive: &BTreeMap<u32, u32>,
+        probes: &mut AllocProbes,
+        out: &mut Vec<Record>,
+    ) {
+        let deadline = Instant::now() + LAST_PATIENCE;
+        let mut asked = false;
+        while Instant::now() < deadline {
+            for notice in probes.notices() {
+                self.notice(now, notice, alive, out);
+            }
+            if self.open.is_none() {
+                if asked || self.calibration.is_none() {
+                    return;
+                }
+                asked = true;
+                self.ask(now, probes);
+            }
+            std::thread::sleep(LOOK_AGAIN);
         }
     }
 
@@ -538,18 +584,19 @@ impl Allocs {
     ) {
         let entries = (closed.emulated_hits + closed.stepped_hits).max(1);
         let process = |tid: u32| match closed.pid {
-            0 => alive.get(&tid).copied().unwrap_or(tid),
-            pid => pid,
+            0 => self.processes_of.get(&tid).or(alive.get(&tid)).copied(),
+            pid => Some(pid),
         };
         let mut by_process = BTreeMap::<u32, Vec<AllocCallsFact>>::new();
         if closed.pid != 0 {
             by_process.insert(closed.pid, Vec::new());
         }
         for sum in &open.calls {
-            by_process
-                .entry(process(sum.tid))
-                .or_default()
-                .push(calls_fact(sum));
+            // One that began and ended between two looks is nobody's.
+            let Some(pid) = process(sum.tid) else {
+                continue;
+            };
+            by_process.entry(pid).or_default().push(calls_fact(sum));
         }
         // Stacks of several processes are not told apart, and belong to the busiest.
         let busiest = by_process
@@ -589,14 +636,23 @@ impl Allocs {
         }
         self.sites
             .add(closed.number, busiest, &open.stacks, KtimeNs(closed.to));
+        self.processes_of.retain(|tid, _| alive.contains_key(tid));
     }
 
     /// The end of the watch.
-    pub fn finish(&mut self, now: KtimeNs, places: &mut Places, out: &mut Vec<Record>) {
-        self.sites.finish(places, out);
-        if self.mode != Mode::Off && self.calibration.is_some() {
-            out.push(self.fact(now));
+    pub fn finish(
+        &mut self,
+        now: KtimeNs,
+        alive: &BTreeMap<u32, u32>,
+        probes: Option<&mut AllocProbes>,
+        places: &mut Places,
+        out: &mut Vec<Record>,
+    ) {
+        if let Some(probes) = probes.filter(|_| self.mode == Mode::Full) {
+            self.tell_the_rest(now, alive, probes, out);
         }
+        self.sites.finish(places, out);
+        out.push(self.fact(now));
     }
 }
 
@@ -623,3 +679,6 @@ fn lifetimes_fact(sum: &LifetimeSum) -> AllocLifetimesFact {
         ns: sum.ns.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests;

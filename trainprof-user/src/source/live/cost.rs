@@ -10,6 +10,8 @@ use crate::{
     time::KtimeNs,
 };
 
+use super::estimate::Estimate;
+
 /// Run time of the probes, counted by the kernel in short windows.
 pub struct Cost {
     /// CPU time that the host had used when the watch began.
@@ -23,9 +25,11 @@ pub struct Cost {
     calls_ns: u64,
     windows_of_some: u32,
     /// What the probes cost from the beginning of the watch until the last sample, extrapolated.
-    pub probes: Counted,
+    probes: Counted,
     /// Nanoseconds for a call that is not counted, once that was measured.
     ignored_call_ns: Option<f64>,
+    /// What the estimate said, of all and of those on calls, when the kernel began to count no more.
+    estimated_from: Option<(u64, u64)>,
 }
 
 /// What the probes cost.
@@ -187,6 +191,7 @@ impl Cost {
             windows_of_some: 0,
             probes: Counted::default(),
             ignored_call_ns: None,
+            estimated_from: None,
         }
     }
 
@@ -223,22 +228,40 @@ impl Cost {
         true
     }
 
-    /// What calls cost until the last sample, working nanoseconds.
-    pub fn of_calls(&self) -> u64 {
-        self.calls_ns
-    }
-
     /// What they cost by the last windows while all, and while some are counted, working nanoseconds a second.
     pub fn call_rates(&self) -> [Option<f64>; 2] {
         self.calls.each_ref().map(|calls| calls.rate)
     }
 
-    /// What watching costs so far; of the probes what the windows of counting tell.
-    pub fn sample(&mut self, hidden: Hidden) -> [Record; 2] {
-        self.sample_at(own::now(), hidden)
+    /// From now on the kernel counts no more.
+    pub fn counts_no_more(&mut self, estimate: &Estimate) {
+        self.estimated_from = Some(estimate.ns());
     }
 
-    fn sample_at(&mut self, at: KtimeNs, hidden: Hidden) -> [Record; 2] {
+    /// What the probes cost so far, and of that those on calls, working nanoseconds: by what the kernel counted, or as long as it
+    /// counted nothing, and when it does no more, by an estimate.
+    pub fn spent(&self, estimate: &Estimate) -> (u64, u64) {
+        let estimated = estimate.ns();
+        if self.rest.counted_ns == 0 {
+            return estimated;
+        }
+        let counted = (self.probes.working_ns(), self.calls_ns);
+        match self.estimated_from {
+            Some(from) => (
+                counted.0 + estimated.0.saturating_sub(from.0),
+                counted.1 + estimated.1.saturating_sub(from.1),
+            ),
+            None => counted,
+        }
+    }
+
+    /// What watching costs so far; of the probes what the windows of counting tell. `helpers_ns`: CPU time of our processes beside
+    /// this one.
+    pub fn sample(&mut self, hidden: Hidden, helpers_ns: u64) -> [Record; 2] {
+        self.sample_at(own::now(), hidden, helpers_ns)
+    }
+
+    fn sample_at(&mut self, at: KtimeNs, hidden: Hidden, helpers_ns: u64) -> [Record; 2] {
         let counted_ns = self.rest.counted_ns;
         let [all, some] = hidden.clocks(at);
         let calls = self.calls[0].at(all) + self.calls[1].at(some);
@@ -258,7 +281,7 @@ impl Cost {
             host_busy_ns: own::host_busy_ns()
                 .zip(self.host_busy_ns)
                 .map(|(now, then)| now.saturating_sub(then)),
-            collector_cpu_ns,
+            collector_cpu_ns: collector_cpu_ns + helpers_ns,
             collector_rss_max_bytes,
         };
         [Record::SpinCost(spin), Record::Cost(cost)]
@@ -267,7 +290,7 @@ impl Cost {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::estimate::Seen, *};
 
     #[test]
     fn a_window_stands_for_the_time_since_the_one_before() {
@@ -346,10 +369,35 @@ mod tests {
         window(1_000, 10_000, 0, 0);
         window(3_000, 2_000, 1_000, 1);
         // Of 4 s, 1.5 s were hidden.
-        cost.sample_at(at(4_000), hidden_for(1_500));
+        let records = cost.sample_at(at(4_000), hidden_for(1_500), 1_000_000_000_000);
         let calls_ns = 2_500_000_000 / 2 + 150_000_000;
-        assert_eq!(cost.of_calls(), calls_ns);
+        assert_eq!(cost.calls_ns, calls_ns);
+        assert_eq!(
+            cost.spent(&Estimate::default()),
+            (20_000_000 + calls_ns, calls_ns)
+        );
+        let Record::Cost(sample) = &records[1] else {
+            panic!("{records:?}")
+        };
+        assert!(sample.collector_cpu_ns > 1_000_000_000_000, "{sample:?}");
         assert_eq!(cost.call_rates(), [Some(5e8), Some(1e8)]);
         assert_eq!(cost.probes.ns, 20_000_000 + calls_ns);
+    }
+
+    #[test]
+    fn what_the_kernel_did_not_count_is_estimated_and_not_told_as_counted() {
+        let mut cost = Cost::begin(KtimeNs(0));
+        let mut estimate = Estimate::default();
+        estimate.interval(&Seen {
+            ns: 1_000_000_000,
+            pace: 1_000,
+            ..Seen::default()
+        });
+        let [_, Record::Cost(sample)] = cost.sample_at(KtimeNs(1), Hidden::default(), 0) else {
+            panic!("no cost")
+        };
+        assert_eq!((sample.bpf_ns, sample.bpf_runs), (None, None));
+        assert_eq!(cost.spent(&estimate), estimate.ns());
+        assert!(cost.spent(&estimate).0 > 0);
     }
 }

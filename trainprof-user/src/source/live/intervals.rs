@@ -7,7 +7,7 @@ use std::{
 
 use trainprof_common::{loss::Loss, op::Op, thread::ThreadState};
 
-use super::{Live, SourceError, comm};
+use super::{Live, SourceError, comm, estimate::Seen};
 use crate::{
     env::frameworks::FrameworkFacts,
     kernel::{Aggregates, Counted},
@@ -84,11 +84,13 @@ impl Live {
         self.observe();
         let slowed = self.allocs.slowed_by_counting();
         self.turns.tell(to, &self.touched, slowed, &mut self.out);
-        let all_calls_rate = self.learn_of_calls(&interval);
+        let untimed_ns = self.entries.take_hidden();
+        let all_calls_rate = self.learn_of_calls(&interval, untimed_ns);
+        let (probes_ns, calls_ns) = self.cost.spent(&self.estimate);
         let cost = CostSoFar {
-            probes_ns: self.cost.probes.working_ns(),
-            calls_ns: self.cost.of_calls(),
-            own_ns: own::usage().0,
+            probes_ns,
+            calls_ns,
+            own_ns: self.own_ns(),
             all_calls_rate,
             hidden_calls: self.some_calls.cost(),
         };
@@ -99,9 +101,8 @@ impl Live {
             self.pythons.stop(&mut self.out);
         }
         self.threads = threads;
-        let hidden = self.entries.take_hidden();
-        if hidden > 0 {
-            self.out.push(Record::EntriesHidden { ns: hidden });
+        if untimed_ns > 0 {
+            self.out.push(Record::EntriesHidden { ns: untimed_ns });
         }
         self.out.push(Record::Interval(interval));
         let alive = self.alive.values().copied().collect();
@@ -111,7 +112,8 @@ impl Live {
     }
 
     /// Whose calls there are in an interval, and what counting them costs; what that is for all calls, nanoseconds a second.
-    fn learn_of_calls(&mut self, interval: &Interval) -> Option<f64> {
+    /// `untimed_ns`: for how long beginnings of calls were hidden in it.
+    fn learn_of_calls(&mut self, interval: &Interval, untimed_ns: u64) -> Option<f64> {
         let (mut touched, mut all) = (0, 0);
         for op in interval.ops.iter().filter(|op| Op::is_call(op.op)) {
             all += op.count;
@@ -122,14 +124,23 @@ impl Live {
         }
         let hidden = self.turns.hidden(interval.to);
         let before = std::mem::replace(&mut self.hidden_before, hidden);
+        let hidden = hidden.since(before);
         let ns = interval.to.since(interval.from);
-        self.some_calls
-            .interval(ns, touched, all, hidden.since(before));
+        self.some_calls.interval(ns, touched, all, hidden);
+        let pace = self.probes.pace();
+        self.estimate.interval(&Seen {
+            ns,
+            touched,
+            all,
+            pace: pace.saturating_sub(std::mem::replace(&mut self.pace, pace)),
+            hidden,
+            untimed_ns,
+        });
         let [all, some] = self.cost.call_rates();
         let windows = self.cost.windows_of_some();
         let new = windows > std::mem::replace(&mut self.windows_of_some, windows);
         self.some_calls.measured(all, some, new);
-        all
+        all.or(self.estimate.all_calls_rate())
     }
 
     /// Learns of threads whose fork event was lost, and forgets those whose exit event was.

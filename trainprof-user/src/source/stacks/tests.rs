@@ -4,14 +4,7 @@ use crate::record::fact::PlaceClass;
 /// The stack of the calling thread, as a probe would copy it.
 #[inline(never)]
 fn own_stack() -> Raw {
-    let (ip, sp, bp): (u64, u64, u64);
-    // SAFETY: reads registers alone.
-    unsafe {
-        std::arch::asm!(
-            "lea {ip}, [rip]", "mov {sp}, rsp", "mov {bp}, rbp",
-            ip = out(reg) ip, sp = out(reg) sp, bp = out(reg) bp,
-        );
-    }
+    let [ip, sp, bp] = crate::arch::here();
     let data = (0..512_usize)
         // SAFETY: a test's thread has megabytes of stack, of which this is the next page.
         .flat_map(|n| unsafe { *((sp as usize + 8 * n) as *const u64) }.to_ne_bytes())

@@ -8,16 +8,16 @@ use std::{
     sync::Arc,
 };
 
-use framehop::{
-    ExplicitModuleSectionInfo, FrameAddress, Unwinder,
-    x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64},
-};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Unwinder as _};
 use object::{Object, ObjectSection, ObjectSegment, ReadCache, SegmentFlags, elf::PF_X};
 
 use super::worker::MAX_DEPTH;
-use crate::source::places::{
-    Mapping,
-    symbols::{Module, through_root},
+use crate::{
+    arch::{UnwindCache, Unwinder, unwind_from},
+    source::places::{
+        Mapping,
+        symbols::{Module, through_root},
+    },
 };
 
 /// Larger tables than this are not read. PyTorch's largest library has 8 MiB.
@@ -128,7 +128,7 @@ impl Table {
 /// One address space.
 struct Space {
     mappings: Arc<[Mapping]>,
-    unwinder: UnwinderX86_64<Bytes>,
+    unwinder: Unwinder<Bytes>,
     /// Beginnings of mappings whose modules were added, or cannot be.
     added: BTreeSet<u64>,
 }
@@ -139,7 +139,7 @@ pub struct Unwinds {
     tables: BTreeMap<u32, Option<Table>>,
     bytes: usize,
     spaces: Vec<Space>,
-    cache: CacheX86_64,
+    cache: UnwindCache,
 }
 
 impl Unwinds {
@@ -153,14 +153,14 @@ impl Unwinds {
         regs: [u64; 3],
         data: &[u8],
     ) -> (Vec<u64>, bool) {
-        let [ip, sp, bp] = regs;
+        let [ip, sp, _] = regs;
         let mut space = self.space(mappings);
         let mut read = |address: u64| {
             let at = address.checked_sub(sp).ok_or(())? as usize;
             let word = data.get(at..at.checked_add(8).ok_or(())?).ok_or(())?;
             Ok(u64::from_ne_bytes(word.try_into().map_err(|_| ())?))
         };
-        let mut regs = UnwindRegsX86_64::new(ip, sp, bp);
+        let mut regs = unwind_from(regs);
         let mut address = FrameAddress::from_instruction_pointer(ip);
         let mut out = vec![ip];
         let mut whole = false;
@@ -208,7 +208,7 @@ impl Unwinds {
         }
         Space {
             mappings: mappings.clone(),
-            unwinder: UnwinderX86_64::new(),
+            unwinder: Unwinder::new(),
             added: BTreeSet::new(),
         }
     }

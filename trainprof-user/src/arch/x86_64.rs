@@ -1,19 +1,22 @@
-//! Where a probe on a function is cheapest: the first instruction that the kernel emulates instead of single-stepping
-//! it, as long as nothing has changed up to there. Pure.
+//! x86-64.
+//!
+//! A probe on a function is cheapest on the first instruction that the kernel emulates instead of single-stepping it, as long as
+//! nothing has changed up to there.
 
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+
+use super::Spot;
+use crate::env::host::KernelVersion;
 
 /// Instructions looked at before the entry is taken.
 const MOST: usize = 12;
 
-/// Where the probe goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
-    /// Bytes from the function's beginning.
-    pub offset: u64,
-    /// Whether the kernel single-steps the instruction there, which costs about 9 µs, or emulates it in 0.7.
-    pub steps: bool,
-}
+/// Linux from which on nops of several bytes are emulated.
+const LONG_NOPS: KernelVersion = KernelVersion {
+    major: 6,
+    minor: 18,
+};
 
 /// Registers of the first arguments (System V ABI for x86-64), and the stack pointer, where the return address lies.
 const ARGUMENTS: [Register; 6] = [
@@ -25,11 +28,20 @@ const ARGUMENTS: [Register; 6] = [
     Register::R9,
 ];
 
-/// What the running kernel emulates beside push, jump and call.
+/// What a kernel emulates beside push, jump and call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emulates {
     /// Nops of several bytes (`0f 1f`).
-    pub long_nops: bool,
+    long_nops: bool,
+}
+
+impl Emulates {
+    /// By its version; one that is not known single-steps.
+    pub fn by(kernel: Option<KernelVersion>) -> Self {
+        Self {
+            long_nops: kernel.is_some_and(|version| version >= LONG_NOPS),
+        }
+    }
 }
 
 /// The spot of a function that lies at `address`, begins with `body` (as much of it as is known) and whose first
@@ -128,6 +140,53 @@ pub fn jumps_through(code: &[u8], address: u64) -> Option<u64> {
         .map(|i| i.ip_rel_memory_address())
 }
 
+// Three functions of our own that the calibration probes: a push, which the kernel emulates; a test, which it does not; and one
+// whose return is seen.
+
+#[unsafe(naked)]
+unsafe extern "C" fn emulated_first(_size: u64) {
+    core::arch::naked_asm!("push rbp", "pop rbp", "ret")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn stepped_first(_size: u64) {
+    core::arch::naked_asm!("test edi, edi", "ret")
+}
+
+#[unsafe(naked)]
+unsafe extern "C" fn returning(_size: u64) {
+    // Not the first one's bytes: two functions with the same may be made one.
+    core::arch::naked_asm!("push rbx", "pop rbx", "ret")
+}
+
+/// Functions that do nothing: one whose first instruction the kernel emulates, one where it single-steps, and one whose return
+/// is to be seen.
+pub const CALIBRATED: [unsafe extern "C" fn(u64); 3] = [emulated_first, stepped_first, returning];
+
+/// Finds callers, with the tables of modules whose bytes are `D`.
+pub type Unwinder<D> = UnwinderX86_64<D>;
+pub type UnwindCache = CacheX86_64;
+
+/// Registers to unwind from: instruction, stack pointer, frame pointer.
+pub fn unwind_from([ip, sp, bp]: [u64; 3]) -> UnwindRegsX86_64 {
+    UnwindRegsX86_64::new(ip, sp, bp)
+}
+
+/// Instruction, stack pointer and frame pointer of the caller.
+#[cfg(test)]
+#[inline(always)]
+pub fn here() -> [u64; 3] {
+    let (ip, sp, bp): (u64, u64, u64);
+    // SAFETY: reads registers alone.
+    unsafe {
+        core::arch::asm!(
+            "lea {ip}, [rip]", "mov {sp}, rsp", "mov {bp}, rbp",
+            ip = out(reg) ip, sp = out(reg) sp, bp = out(reg) bp,
+        );
+    }
+    [ip, sp, bp]
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -171,6 +230,20 @@ mod tests {
     }
 
     #[test]
+    fn a_nop_behind_the_mark_of_indirect_jumps_is_cheap_only_where_it_is_emulated() {
+        // endbr64; nop dword [rax]; sub rsp, 0x18; as compilers leave room for patching a function of a library.
+        let body = [
+            0xf3, 0x0f, 0x1e, 0xfa, 0x0f, 0x1f, 0x40, 0, 0x48, 0x83, 0xec, 0x18, 0xc3,
+        ];
+        let of = |emulates| {
+            let spot = spot(&body, 0x1000, 2, emulates);
+            (spot.offset, spot.steps)
+        };
+        assert_eq!(of(OLD), (0, true));
+        assert_eq!(of(NEW), (4, false));
+    }
+
+    #[test]
     fn branches_are_not_passed() {
         // test rdi,rdi; je +5; push rbx
         let body = [
@@ -182,6 +255,14 @@ mod tests {
         // xor eax,eax; L: push rbx; pop rbx; jmp L
         let body = [0x31, 0xc0, 0x53, 0x5b, 0xeb, 0xfc];
         assert_eq!(at(&body, 1), (0, true));
+    }
+
+    #[test]
+    fn kernels_from_6_18_on_emulate_long_nops() {
+        for (release, emulates) in [("6.1.0", OLD), ("6.17.9", OLD), ("6.18.0", NEW)] {
+            assert_eq!(Emulates::by(KernelVersion::parse(release)), emulates);
+        }
+        assert_eq!(Emulates::by(None), OLD);
     }
 
     #[test]

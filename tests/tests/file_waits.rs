@@ -1,0 +1,102 @@
+//! Waits for files, by calls and by page faults, against what the workload measured around them. The disk is slow on purpose.
+
+use serde_json::Value;
+use trainprof_tests::cgroup::{Group, disk_of};
+use trainprof_tests::env::{root_test, skip};
+use trainprof_tests::report::{f64_at, u64_at};
+use trainprof_tests::workload::os;
+use trainprof_tests::{Checks, Data, Observed, Workload, observe_with};
+
+const MIB: u64 = 1 << 20;
+
+/// Watches a workload that may read so many bytes a second from the disk below its data.
+fn limited(
+    data: &Data,
+    name: &str,
+    bytes_per_s: u64,
+    workload: &str,
+    args: &[std::ffi::OsString],
+) -> Option<Observed> {
+    let Some(disk) = disk_of(&data.path("")) else {
+        skip(
+            name,
+            "the test folder lies on no disk; name another in TRAINPROF_TEST_DIR",
+        );
+        return None;
+    };
+    let group = Group::of_disks("slow");
+    group.set_read_limit(&disk, bytes_per_s);
+    let workload = Workload::start(workload, args);
+    let pid = workload.pid();
+    group.put(pid);
+    Some(observe_with(workload, pid, &[]))
+}
+
+/// What the thread waited for in waits of a kind, with the time until it was on a CPU again, seconds.
+fn waited(row: &Value, kind: &str) -> f64 {
+    let waits = row["waits"].as_array().expect("waits");
+    let of_kind = waits.iter().filter(|wait| wait["kind"] == kind);
+    of_kind
+        .map(|wait| f64_at(wait, "/seconds") + f64_at(wait, "/runnable_s"))
+        .sum()
+}
+
+/// All of `truth` seconds were waits of that kind: of the thread, of the process, and in the folder.
+fn check_wait(seen: &Observed, kind: &str, folder: &std::path::Path, truth: f64) {
+    let mut checks = Checks::new();
+    checks.nothing_lost(&seen.report);
+    checks.that(truth > 2.0, || format!("it waited for {truth} s only"));
+    let pid = u64_at(&seen.truth, "/pid");
+    let thread = seen.report.thread(pid).expect("its thread");
+    checks.near(
+        &format!("waits of kind {kind}"),
+        truth,
+        waited(thread, kind),
+    );
+    let process = seen.report.process(pid).expect("its process");
+    let share = f64_at(process, "/share/io_wait");
+    // The workload's clock also sees the time from a wake-up to a CPU.
+    let (io_wait, runnable) = (
+        share * f64_at(thread, "/present_s"),
+        f64_at(thread, "/runnable_s"),
+    );
+    checks.between("io_wait", (truth - runnable, truth), io_wait);
+    let row = seen.report.directory(&folder.to_string_lossy());
+    let row = row.expect("the folder's row");
+    let wait = f64_at(row, "/wait_s");
+    checks.between("wait_s of the folder", (truth - runnable, truth), wait);
+    checks.done();
+}
+
+#[test]
+fn waits_for_reads_are_as_long_as_they_were() {
+    let name = "waits_for_reads_are_as_long_as_they_were";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    // Past the page cache, and into it.
+    for option in ["-d", "-c"] {
+        let folder = data.files(option, 2, "bin", |_| 8 << 20);
+        let args = os(&[&"-c", &option, &"-b", &"262144", &folder]);
+        let Some(seen) = limited(&data, name, 4 * MIB, "files", &args) else {
+            return;
+        };
+        eprintln!("files {option}");
+        let truth = f64_at(&seen.truth, "/total/read/seconds");
+        check_wait(&seen, "file", &folder, truth);
+    }
+}
+
+#[test]
+fn waits_for_cold_pages_are_as_long_as_they_were() {
+    let name = "waits_for_cold_pages_are_as_long_as_they_were";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    let folder = data.files("mapped", 2, "npy", |_| 2 << 20);
+    let args = os(&[&"-c", &folder.join("0.npy"), &folder.join("1.npy")]);
+    let Some(seen) = limited(&data, name, MIB, "mmapread", &args) else {
+        return;
+    };
+    let major = u64_at(&seen.truth, "/faults/major");
+    assert!(major > 900, "only {major} pages were cold");
+    check_wait(&seen, "fault", &folder, f64_at(&seen.truth, "/touched_s"));
+}

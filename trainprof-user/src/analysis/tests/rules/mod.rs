@@ -1,0 +1,105 @@
+//! Every rule has a story in which it finds something and one in which it finds nothing, though it has seen enough.
+
+mod causes;
+mod gpu;
+mod memory;
+mod others;
+
+use crate::{
+    analysis::{
+        Answer, analyse,
+        facts::Facts,
+        rules::{Evidence, Finding, Look, RULES, Rule},
+    },
+    session::Session,
+};
+
+/// What a rule says in two stories.
+struct Story {
+    rule: &'static str,
+    found: fn() -> Session,
+    clear: fn() -> Session,
+    /// The finding's share (0–1), within two points.
+    share: Option<f64>,
+    /// Whether the evidence is what the story tells.
+    proves: fn(&Evidence) -> bool,
+    /// What the advice, with its effect, says among other things.
+    advice: &'static [&'static str],
+}
+
+fn stories() -> impl Iterator<Item = Story> {
+    causes::stories()
+        .into_iter()
+        .chain(gpu::stories())
+        .chain(others::stories())
+        .chain(memory::stories())
+}
+
+/// A number of the evidence, close to what it should be.
+fn is(evidence: &Evidence, key: &str, expected: f64) -> bool {
+    let found = evidence.get(key).and_then(serde_json::Value::as_f64);
+    found.is_some_and(|found| (found - expected).abs() <= 0.05 * expected.abs())
+}
+
+fn answer(rule: Rule, session: &Session) -> Answer {
+    let analysis = analyse(session);
+    let facts = Facts::new(session);
+    rule(&Look {
+        session,
+        facts: &facts,
+        analysis: &analysis,
+        trainer: analysis.trainer.as_ref().expect("a trainer"),
+    })
+}
+
+/// What is wrong with a finding.
+fn misses(story: &Story, found: &Finding) -> Vec<String> {
+    let mut out = Vec::new();
+    if found.kind != story.rule {
+        out.push(format!("found {}", found.kind));
+    }
+    let close = match (found.share, story.share) {
+        (Some(found), Some(expected)) => (found - expected).abs() <= 0.02,
+        (found, expected) => found.is_none() && expected.is_none(),
+    };
+    if !close {
+        out.push(format!("share {:?} of {:?}", found.share, story.share));
+    }
+    if !(story.proves)(&found.evidence) {
+        out.push(format!("evidence {:?}", found.evidence));
+    }
+    let advice = match &found.effect {
+        Some(effect) => format!("{}; without this {effect}", found.advice),
+        None => found.advice.clone(),
+    };
+    for said in story.advice {
+        if !advice.contains(said) {
+            out.push(format!("no \"{said}\" in: {advice}"));
+        }
+    }
+    out
+}
+
+#[test]
+fn every_rule_finds_its_story_and_is_clear_in_another() {
+    let mut wrong = Vec::new();
+    for (name, rule) in RULES {
+        let Some(story) = stories().find(|story| story.rule == *name) else {
+            wrong.push(format!("{name}: no story"));
+            continue;
+        };
+        match answer(*rule, &(story.found)()) {
+            Answer::Found(found) => {
+                let misses = misses(&story, &found);
+                wrong.extend(misses.into_iter().map(|miss| format!("{name}: {miss}")));
+            }
+            other => wrong.push(format!("{name}: {other:?} instead of a finding")),
+        }
+        let clear = answer(*rule, &(story.clear)());
+        if !matches!(clear, Answer::Clear) {
+            wrong.push(format!("{name}: {clear:?} instead of clear"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(stories().count(), RULES.len(), "one story for each rule");
+}

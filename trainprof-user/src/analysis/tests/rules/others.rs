@@ -1,0 +1,100 @@
+//! Stories of what is worth knowing beside the cause.
+
+use super::{
+    Story,
+    causes::{alone, ranks},
+    is,
+};
+use crate::{
+    analysis::tests::{
+        stories::{TRAINER, feeder, job, stall},
+        tails::{INTERPRETER, MODEL, tailed},
+        tale::{By, On, RECV, Tale},
+        verdicts::{decode_bound, late},
+    },
+    session::Session,
+};
+
+pub(super) fn stories() -> [Story; 4] {
+    [
+        Story {
+            rule: "too-few-workers",
+            found: || decode_bound().session(8000.0),
+            clear: || alone(|_, _| ()),
+            share: Some(0.79),
+            proves: |evidence| {
+                is(evidence, "workers", 1.0)
+                    && is(evidence, "busy_share", 1.0)
+                    && is(evidence, "workers_needed", 4.9)
+            },
+            // A third of a batch's 100 ms.
+            advice: &["num_workers from 1 to about 3", "33 ms instead of 100 ms"],
+        },
+        Story {
+            rule: "worker-respawn",
+            found: || made_anew(4),
+            clear: || made_anew(1),
+            // Half a second of each set's 4.5.
+            share: Some(0.11),
+            proves: |evidence| {
+                is(evidence, "workers_started", 8.0)
+                    && is(evidence, "workers_ended", 8.0)
+                    && is(evidence, "every_s", 4.5)
+            },
+            advice: &["persistent_workers=True", "ms every 4.5 s"],
+        },
+        Story {
+            rule: "tail-latency",
+            found: || tailed(INTERPRETER),
+            clear: || tailed(MODEL),
+            share: Some(2500.0 / 4900.0),
+            proves: |evidence| is(evidence, "slow_steps", 10.0) && evidence["code"] == "python3.11",
+            advice: &["gc.freeze()", "would save 51 % of the time"],
+        },
+        Story {
+            rule: "rank-imbalance",
+            found: || ranks(late),
+            clear: || ranks(even),
+            share: Some(0.64),
+            proves: |evidence| {
+                let shares = &evidence["waiting_share"];
+                shares[0]["pid"] == TRAINER && shares[1]["pid"] == 150
+            },
+            advice: &["give process 150 less work", "32 % less time"],
+        },
+    ]
+}
+
+/// So many sets of two workers, each of which takes the trainer half a second to make and lasts for 20 steps of 200 ms.
+fn made_anew(sets: u32) -> Session {
+    let mut tale = job(0);
+    let mut now = 0.0;
+    for set in 0..sets {
+        let born = now + 1.0;
+        let workers = [1, 2].map(|n| 300 + 10 * set + n);
+        for pid in workers {
+            tale.process(pid, TRAINER).thread(pid, feeder(pid));
+        }
+        now += 500.0;
+        for n in 0..20 {
+            stall(&mut tale, now, now + 100.0, workers[n % 2]);
+            now += 200.0;
+        }
+        for pid in workers {
+            tale.lived(pid, born, now - 20.0);
+        }
+    }
+    tale.session(now)
+}
+
+/// Each rank waits for the other for as long.
+fn even(tale: &mut Tale) {
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        for (tid, by, after, socket) in [(TRAINER, 150, 30.0, 4), (150, TRAINER, 60.0, 5)] {
+            let from = begin + after;
+            let on = On::Socket(socket);
+            tale.wait(tid, from, from + 20.0, RECV, on, By::Sender(by));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! What the report says of the budget, by what was recorded of it.
+
+use super::{Shown, report};
+use crate::{
+    record::{
+        Record,
+        fact::{CostSample, GovernorFact},
+    },
+    session::Session,
+};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// `budget`, `spent_share` and `estimated` of a job that used 100 CPU seconds.
+fn told(bpf_ns: Option<u64>, probes_ns: u64) -> (Option<f64>, Option<f64>, bool) {
+    let mut session = Session::default();
+    session.apply(&Record::Cost(CostSample {
+        bpf_ns,
+        ..CostSample::default()
+    }));
+    session.apply(&Record::Governor(GovernorFact {
+        at: Default::default(),
+        budget: 0.01,
+        job_ns: 100 * SECOND,
+        probes_ns,
+        own_ns: SECOND,
+        windows_ns: 0,
+        windows: 0,
+        worst_thread_ns: 0,
+        shed: Vec::new(),
+    }));
+    let cost = report(&session, Shown::default()).cost;
+    (cost.budget, cost.spent_share, cost.estimated)
+}
+
+#[test]
+fn an_estimate_is_told_from_what_was_counted_and_from_nothing() {
+    let budget = Some(0.01);
+    assert_eq!(told(Some(SECOND), SECOND), (budget, Some(0.02), false));
+    assert_eq!(told(None, SECOND), (budget, Some(0.02), true));
+    // A recording of before, without CAP_SYS_ADMIN: the probes' part was taken for nothing.
+    assert_eq!(told(None, 0), (budget, None, false));
+    // Counted, and there was nothing.
+    assert_eq!(told(Some(0), 0), (budget, Some(0.01), false));
+}

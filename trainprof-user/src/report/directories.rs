@@ -1,0 +1,163 @@
+//! Files by directory, file system and extension.
+
+use std::collections::BTreeMap;
+
+use trainprof_common::op::{Class, Op};
+
+use super::{
+    io::{Group, add_traffic, group, op_of, round},
+    model::{DirectoryRow, ExtensionRow, FileTotals, FilesystemRow, Traffic},
+};
+use crate::{
+    record::fact::FilesetFact,
+    session::{
+        Session,
+        kind::{WaitKind, wait_kind},
+    },
+    time::seconds,
+};
+
+pub fn directories(session: &Session) -> Vec<DirectoryRow> {
+    let mut rows = BTreeMap::<String, (DirectoryRow, u64, u64)>::new();
+    let mut row_of = |fileset: Option<&FilesetFact>,
+                      change: &mut dyn FnMut(&mut (DirectoryRow, u64, u64))| {
+        let path = fileset
+            .and_then(|f| f.directory.clone())
+            .unwrap_or_else(|| "(unknown)".to_owned());
+        let entry = rows.entry(path.clone()).or_insert_with(|| {
+            let row = DirectoryRow {
+                path,
+                totals: FileTotals::default(),
+                mean_file_bytes: None,
+                filesystem: fileset.and_then(|f| f.fs_type.clone()),
+                mount: fileset.and_then(|f| f.mount_point.clone()),
+            };
+            (row, 0, 0)
+        });
+        change(entry);
+    };
+    for (key, total) in &session.files.ops {
+        let op = op_of(key);
+        if group(session, key) != Group::File {
+            continue;
+        }
+        row_of(session.filesets.get(&key.fileset), &mut |(
+            row,
+            files,
+            bytes,
+        )| {
+            let mut traffic = Traffic::default();
+            add_traffic(&mut traffic, op, total);
+            row.totals.errors += total.errors;
+            row.totals.opens += traffic.opens;
+            row.totals.reads += traffic.reads;
+            row.totals.bytes += traffic.bytes_read;
+            row.totals.writes += traffic.writes;
+            row.totals.bytes_written += traffic.bytes_written;
+            if op == Op::Stat {
+                row.totals.stats += total.count;
+            }
+            if op == Op::Open && key.class != Class::Directory as u8 {
+                *files += total.count.saturating_sub(total.errors);
+                *bytes += total.bytes;
+            }
+        });
+    }
+    for thread in session.threads.values() {
+        for (id, total) in &thread.waits {
+            if id.object.fileset != 0 && matches!(wait_kind(id), WaitKind::File | WaitKind::Fault) {
+                row_of(
+                    session.filesets.get(&id.object.fileset),
+                    &mut |(row, ..)| row.totals.wait_s += seconds(total.wait_ns),
+                );
+            }
+        }
+    }
+    let mut rows: Vec<DirectoryRow> = rows
+        .into_values()
+        .map(|(mut row, files, bytes)| {
+            row.mean_file_bytes = (files > 0).then(|| round(bytes as f64 / files as f64, 1));
+            row
+        })
+        .filter(|row| {
+            row.totals.opens
+                + row.totals.reads
+                + row.totals.writes
+                + row.totals.stats
+                + row.totals.errors
+                > 0
+                || row.totals.bytes + row.totals.bytes_written > 0
+                || row.totals.wait_s > 0.0
+        })
+        .collect();
+    rows.sort_by(|a, b| {
+        (b.totals.wait_s.total_cmp(&a.totals.wait_s))
+            .then(
+                (b.totals.opens + b.totals.reads + b.totals.writes + b.totals.stats)
+                    .cmp(&(a.totals.opens + a.totals.reads + a.totals.writes + a.totals.stats)),
+            )
+            .then(a.path.cmp(&b.path))
+    });
+    rows
+}
+
+/// What its directories sum to, for each file system.
+pub fn filesystems(directories: &[DirectoryRow]) -> Vec<FilesystemRow> {
+    let mut sums = BTreeMap::<(Option<&str>, Option<&str>), FileTotals>::new();
+    for directory in directories {
+        let at = (directory.filesystem.as_deref(), directory.mount.as_deref());
+        sums.entry(at).or_default().add(&directory.totals);
+    }
+    let mut rows: Vec<FilesystemRow> = sums
+        .into_iter()
+        .map(|((filesystem, mount), totals)| FilesystemRow {
+            filesystem: filesystem.map(str::to_owned),
+            mount: mount.map(str::to_owned),
+            totals: FileTotals {
+                wait_s: round(totals.wait_s, 9),
+                ..totals
+            },
+        })
+        .collect();
+    rows.sort_by(|a, b| {
+        let (a, b) = (&a.totals, &b.totals);
+        (b.wait_s.total_cmp(&a.wait_s)).then((b.opens + b.reads).cmp(&(a.opens + a.reads)))
+    });
+    rows
+}
+
+pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
+    let mut rows = BTreeMap::<String, ExtensionRow>::new();
+    for (key, total) in &session.files.ops {
+        if group(session, key) != Group::File || key.class == Class::Directory as u8 {
+            continue;
+        }
+        let extension = session
+            .filesets
+            .get(&key.fileset)
+            .and_then(|f| f.extension.clone())
+            .unwrap_or_default();
+        let mut traffic = Traffic::default();
+        add_traffic(&mut traffic, op_of(key), total);
+        let row = rows.entry(extension.clone()).or_insert(ExtensionRow {
+            extension,
+            opens: 0,
+            reads: 0,
+            bytes: 0,
+        });
+        row.opens += traffic.opens;
+        row.reads += traffic.reads;
+        row.bytes += traffic.bytes_read;
+    }
+    let mut rows: Vec<ExtensionRow> = rows
+        .into_values()
+        .filter(|r| r.opens + r.reads > 0)
+        .collect();
+    rows.sort_by(|a, b| {
+        (b.opens + b.reads)
+            .cmp(&(a.opens + a.reads))
+            .then(a.extension.cmp(&b.extension))
+    });
+    rows.truncate(top);
+    rows
+}

@@ -1,0 +1,121 @@
+//! Files, and descriptors that are none.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::env::mounts::MountFacts;
+
+/// Files, and descriptors that are none.
+#[derive(Clone, Debug, Serialize)]
+pub struct Io {
+    pub opens: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    /// Share of the opened regular files that are smaller than 256 KiB.
+    pub small_file_share: Option<f64>,
+    /// Share of the bytes read that did not have to come from a device or a server.
+    pub cache_hit_ratio: Option<f64>,
+    /// Of `open` and `read`; a key without a value is left out.
+    pub latency_us: BTreeMap<&'static str, Quantiles>,
+    pub operations: BTreeMap<&'static str, OperationRow>,
+    /// Directories with operations or waits; `top` has the first of them.
+    pub directories: usize,
+    pub top: Vec<DirectoryRow>,
+    /// By file system, the longest waited for first.
+    pub filesystems: Vec<FilesystemRow>,
+    pub extensions: Vec<ExtensionRow>,
+    /// By `pipe`, `socket`, `shm`, `proc`, `device`, `anon`.
+    pub other: BTreeMap<&'static str, OtherTraffic>,
+    pub mounts: Vec<MountFacts>,
+}
+
+/// Quantiles in microseconds, at most 12.5 % off.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Quantiles {
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+}
+
+/// One operation on files; `count` includes the failed ones.
+#[derive(Clone, Debug, Serialize)]
+pub struct OperationRow {
+    pub count: u64,
+    pub errors: u64,
+    pub bytes: u64,
+    /// Sum over all threads, waits included.
+    pub seconds: f64,
+    pub latency_us: Option<Quantiles>,
+}
+
+/// Operations on files, and waits for them.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct FileTotals {
+    pub opens: u64,
+    pub reads: u64,
+    pub bytes: u64,
+    pub writes: u64,
+    pub bytes_written: u64,
+    pub stats: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// Waits on descriptors and in page faults, all threads.
+    pub wait_s: f64,
+}
+
+impl FileTotals {
+    /// Adds others to these.
+    pub fn add(&mut self, more: &Self) {
+        self.opens += more.opens;
+        self.reads += more.reads;
+        self.bytes += more.bytes;
+        self.writes += more.writes;
+        self.bytes_written += more.bytes_written;
+        self.stats += more.stats;
+        self.errors += more.errors;
+        self.wait_s += more.wait_s;
+    }
+}
+
+/// Operations and waits in one directory itself, not below it.
+#[derive(Clone, Debug, Serialize)]
+pub struct DirectoryRow {
+    pub path: String,
+    #[serde(flatten)]
+    pub totals: FileTotals,
+    pub mean_file_bytes: Option<f64>,
+    pub filesystem: Option<String>,
+    pub mount: Option<String>,
+}
+
+/// Operations and waits on one file system.
+#[derive(Clone, Debug, Serialize)]
+pub struct FilesystemRow {
+    /// Its type; `null` where it is not known.
+    pub filesystem: Option<String>,
+    /// Where it is mounted; `null` likewise.
+    pub mount: Option<String>,
+    #[serde(flatten)]
+    pub totals: FileTotals,
+}
+
+/// Operations on files with one extension; empty for those without.
+#[derive(Clone, Debug, Serialize)]
+pub struct ExtensionRow {
+    pub extension: String,
+    pub opens: u64,
+    pub reads: u64,
+    pub bytes: u64,
+}
+
+/// Reads and writes of what is no file.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct OtherTraffic {
+    pub reads: u64,
+    pub writes: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+}

@@ -1,0 +1,146 @@
+//! What was seen, what was not, and what watching cost.
+
+use std::fmt::Write as _;
+
+use super::units::{bytes, wrapped};
+use crate::report::model::{Cost, Report};
+
+/// Windows on allocators that took less (s) are not worth a line.
+const MIN_WINDOWS_S: f64 = 0.001;
+/// How `cost.shed` begins to tell that calls were timed for a part of the watch.
+const TIMED_CALLS: &str = "call-latencies";
+
+pub fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
+    let coverage = &report.coverage;
+    let lost = if coverage.lost == 0 {
+        "none lost".to_owned()
+    } else {
+        let reasons: Vec<String> = coverage
+            .lost_by_reason
+            .iter()
+            .map(|(reason, count)| format!("{reason} {count}"))
+            .collect();
+        format!("{} lost ({})", coverage.lost, reasons.join(", "))
+    };
+    writeln!(out)?;
+    wrapped(
+        out,
+        "seen: ",
+        &format!("{} events, {lost}", coverage.events),
+    )?;
+    for missing in &coverage.missing {
+        // A host without a GPU lacks nothing.
+        if missing.what == "gpu" && report.gpu.calls.is_empty() {
+            continue;
+        }
+        let text = format!("{}: {}", missing.what, missing.reason);
+        wrapped(out, "not seen: ", &text)?;
+    }
+    let parts = parts(&report.cost);
+    if !parts.is_empty() {
+        wrapped(out, "cost of watching: ", &parts)?;
+    }
+    let shed = &report.cost.shed;
+    if !shed.is_empty() {
+        let words: Vec<String> = shed.iter().map(|shed| plain(shed)).collect();
+        wrapped(out, "given up to save cost: ", &words.join("; "))?;
+    }
+    Ok(())
+}
+
+fn parts(cost: &Cost) -> String {
+    let mut parts = Vec::new();
+    if let Some(percent) = cost.slowdown_estimate_pct {
+        parts.push(format!(
+            "probes {percent:.2} % of the CPU time that the host used"
+        ));
+    } else if cost.estimated {
+        parts.push("the probes' part is an estimate".to_owned());
+    } else {
+        parts.push("probes not measured (that takes CAP_SYS_ADMIN and five seconds)".to_owned());
+    }
+    if let (Some(cpu), Some(rss)) = (cost.collector_cpu_s, cost.collector_rss_max_bytes) {
+        parts.push(format!(
+            "trainprof itself {cpu:.2} s of CPU time and {} of memory",
+            bytes(rss as f64)
+        ));
+    }
+    if let Some(windows) = cost
+        .windows
+        .as_ref()
+        .filter(|windows| windows.job_cpu_s + windows.pause_s >= MIN_WINDOWS_S)
+    {
+        parts.push(format!(
+            "{} windows on allocators {:.3} s of the job's CPU time, and {:.3} s in which they stopped a thread",
+            windows.count, windows.job_cpu_s, windows.pause_s
+        ));
+    }
+    let Some(spent) = cost.spent_share else {
+        return parts.join("; ");
+    };
+    let mut all = format!("{:.1} % of the job's CPU time", spent * 100.0);
+    if let Some(budget) = cost.budget.filter(|budget| *budget > 0.0) {
+        let _ = write!(all, " (budget {:.1} %", budget * 100.0);
+        if spent > budget {
+            all.push_str("; the first seconds may exceed it");
+        }
+        all.push(')');
+    }
+    format!("{all}: {}", parts.join("; "))
+}
+
+/// What was given up, in words for a reader.
+fn plain(shed: &str) -> String {
+    match shed {
+        "paired-windows" => "lifetimes of allocations".to_owned(),
+        "stacks" => "call sites of allocations".to_owned(),
+        "windows" => "more windows on allocators".to_owned(),
+        "clock-samples" => "samples of what runs".to_owned(),
+        other if other.starts_with(TIMED_CALLS) => {
+            "latencies of all calls (those of a sample are told)".to_owned()
+        }
+        other => other.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(spent: f64) -> Cost {
+        Cost {
+            slowdown_estimate_pct: Some(0.42),
+            bpf_ns: None,
+            bpf_runs: None,
+            bpf_spin_ns: None,
+            collector_cpu_s: Some(0.35),
+            collector_rss_max_bytes: Some(53_000_000),
+            attach_s: None,
+            shed: Vec::new(),
+            budget: Some(0.01),
+            spent_share: Some(spent),
+            estimated: false,
+            windows: None,
+        }
+    }
+
+    #[test]
+    fn what_was_spent_is_told_beside_the_budget() {
+        let over = parts(&cost(0.023));
+        assert!(
+            over.starts_with("2.3 % of the job's CPU time (budget 1.0 %; "),
+            "{over}"
+        );
+        let within = parts(&cost(0.008));
+        assert!(within.contains("(budget 1.0 %): probes 0.42 %"), "{within}");
+    }
+
+    #[test]
+    fn what_was_given_up_is_told_in_words() {
+        assert_eq!(plain("stacks"), "call sites of allocations");
+        assert_eq!(
+            plain("call-latencies: a sample, and more"),
+            "latencies of all calls (those of a sample are told)"
+        );
+    }
+}

@@ -1,0 +1,271 @@
+//! Tables: processes, where the trainer's time went, its waits, directories. Rows are cut at the line's end.
+
+use std::fmt::Write as _;
+
+use super::units::{WIDTH, bytes, clip, clip_left, count, micros, percent, wrapped};
+use crate::report::model::{BlameRow, DirectoryRow, Io, ProcessRow, Report, WaitRow};
+
+/// Ways and waits that are listed, and the part (0–1) of the time that each must have.
+const WAYS: usize = 6;
+const WAITS: usize = 5;
+const MIN_PART: f64 = 0.01;
+/// A directory with less than this part (0–1) of all opens, bytes and waits says little.
+const MIN_DIRECTORY: f64 = 0.02;
+/// So do all of them where files are opened less often (a second), fewer bytes move (a second), and they are waited for for less than
+/// this part (0–1) of the time.
+const FEW_OPENS: f64 = 2.0;
+const FEW_BYTES: f64 = 1e5;
+
+pub fn processes(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
+    writeln!(
+        out,
+        "\n{:>8} {:<8} {:<16} {:>7} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}  {:>8}",
+        "PID", "ROLE", "NAME", "THREADS", "CPU", "RUNQ", "DATA", "I/O", "LOCK", "REST", "CPU TIME"
+    )?;
+    let mut rows: Vec<&ProcessRow> = report.job.processes.iter().collect();
+    rows.sort_by(|a, b| b.cpu_s.total_cmp(&a.cpu_s).then(a.pid.cmp(&b.pid)));
+    for row in rows.iter().take(top) {
+        let share = &row.share;
+        let rest = share.other_wait
+            + share.comm_wait
+            + share.slot_wait.unwrap_or(0.0)
+            + share.gpu_wait.unwrap_or(0.0);
+        writeln!(
+            out,
+            "{:>8} {:<8} {:<16} {:>7} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}  {:>7.2}s",
+            row.pid,
+            row.role,
+            clip(&row.name, 16),
+            row.threads,
+            percent(share.on_cpu),
+            percent(share.runnable),
+            percent(share.data_wait),
+            percent(share.io_wait),
+            percent(share.lock_wait),
+            percent(rest),
+            row.cpu_s,
+        )?;
+    }
+    more(out, rows.len(), top, "process", "processes")?;
+    writeln!(
+        out,
+        "{:>8} (shares are of the leading thread's time, CPU TIME is of all threads)",
+        ""
+    )
+}
+
+/// The ways that the step thread's time went, back along wake-ups.
+pub fn blame(out: &mut String, report: &Report) -> std::fmt::Result {
+    let told = |row: &&BlameRow| row.share >= MIN_PART;
+    let rows: Vec<&BlameRow> = report.blame.iter().filter(told).take(WAYS).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nwhere the trainer's time went, back along wake-ups")?;
+    for row in rows {
+        writeln!(
+            out,
+            "  {:>5} {:>8.2} s  {:<16} {}",
+            percent(row.share),
+            row.seconds,
+            row.kind,
+            way(&row.path, WIDTH - 37)
+        )?;
+    }
+    Ok(())
+}
+
+/// A way in at most `width` characters: who waited and what it ends at matter most.
+fn way(path: &[String], width: usize) -> String {
+    let whole = path.join(" → ");
+    match path {
+        [first, .., last] if path.len() > 2 && whole.chars().count() > width => {
+            format!("{first} → … → {last}")
+        }
+        _ => whole,
+    }
+}
+
+pub fn waits(out: &mut String, report: &Report) -> std::fmt::Result {
+    let Some(trainer) = &report.trainer else {
+        return Ok(());
+    };
+    let Some(thread) = report
+        .threads
+        .iter()
+        .find(|thread| (thread.pid, thread.tid) == (trainer.pid, trainer.tid))
+    else {
+        return Ok(());
+    };
+    let least = MIN_PART * thread.present_s;
+    // Waits that read alike are told as one.
+    let mut rows = Vec::<(String, f64, u64)>::new();
+    for wait in &thread.waits {
+        let said = format!("{}, {}", waited_in(wait), ended_by(wait, trainer.pid));
+        match rows.iter_mut().find(|(same, _, _)| *same == said) {
+            Some((_, seconds, count)) => {
+                *seconds += wait.seconds;
+                *count += wait.count;
+            }
+            None => rows.push((said, wait.seconds, wait.count)),
+        }
+    }
+    rows.retain(|(_, seconds, _)| *seconds >= least);
+    rows.sort_by(|a, b| b.1.total_cmp(&a.1));
+    if rows.is_empty() {
+        return writeln!(
+            out,
+            "\nthe trainer's thread {} waited for nothing that took {} of the time",
+            thread.tid,
+            percent(MIN_PART)
+        );
+    }
+    writeln!(out, "\nwhat the trainer's thread {} waited for", thread.tid)?;
+    for (said, seconds, count) in rows.iter().take(WAITS) {
+        writeln!(
+            out,
+            "  {:>5} {seconds:>8.2} s {count:>8} × {said}",
+            percent(seconds / thread.present_s.max(1e-9)),
+        )?;
+    }
+    Ok(())
+}
+
+/// Kind, system call and object, each once.
+fn waited_in(wait: &WaitRow) -> String {
+    if wait.kind == "unseen" {
+        return "not seen singly".to_owned();
+    }
+    let mut said = wait.kind.to_owned();
+    if wait.syscall != wait.kind {
+        let _ = write!(said, " in {}", wait.syscall);
+    }
+    // An address says nothing to a reader.
+    if let Some(object) = wait.object.as_deref().filter(|on| !on.starts_with("0x")) {
+        let _ = write!(said, " {object}");
+    }
+    said
+}
+
+fn ended_by(wait: &WaitRow, own: u32) -> String {
+    match (&wait.waker.name, wait.waker.pid, wait.waker.kind) {
+        (Some(name), Some(pid), _) if pid == own => format!(
+            "woken by its own thread {} ({name})",
+            wait.waker.tid.unwrap_or(pid)
+        ),
+        (Some(name), Some(pid), _) => format!("woken by process {pid} ({name})"),
+        (_, _, "interrupt") => "ended by an interrupt".to_owned(),
+        (_, _, "kernel") => "ended by the kernel".to_owned(),
+        _ => "who ended it was not seen".to_owned(),
+    }
+}
+
+pub fn files(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
+    let io = &report.io;
+    if io.opens + io.reads + io.writes + io.bytes_read + io.bytes_written == 0 {
+        return writeln!(out, "\nfiles: none opened, read or written");
+    }
+    let rate = |n: u64| n as f64 / report.duration_s.max(1e-9);
+    let counted = report.coverage.calls_counted_share;
+    let about = if counted < 1.0 { "about " } else { "" };
+    let mut facts = vec![format!(
+        "{about}{} opens ({:.0}/s), {} reads, {} read ({}/s), {} written",
+        io.opens,
+        rate(io.opens),
+        io.reads,
+        bytes(io.bytes_read as f64),
+        bytes(rate(io.bytes_read)),
+        bytes(io.bytes_written as f64),
+    )];
+    if let Some(share) = io.small_file_share.filter(|share| *share >= MIN_PART) {
+        facts.push(format!("{} of opened files below 256 KiB", percent(share)));
+    }
+    if let Some(ratio) = io.cache_hit_ratio {
+        facts.push(format!("{} of bytes from the cache", percent(ratio)));
+    }
+    for (name, q) in &io.latency_us {
+        facts.push(format!(
+            "{name} p50 {} p99 {}",
+            micros(q.p50),
+            micros(q.p99)
+        ));
+    }
+    if counted < 1.0 {
+        facts.push(format!(
+            "estimates: calls were counted {} of the time",
+            percent(counted)
+        ));
+    }
+    writeln!(out)?;
+    wrapped(out, "files: ", &facts.join("; "))?;
+    directories(out, io, report.duration_s, top)
+}
+
+fn directories(out: &mut String, io: &Io, seconds: f64, top: usize) -> std::fmt::Result {
+    let all = &io.top;
+    let sum = |of: fn(&DirectoryRow) -> f64| all.iter().map(of).sum::<f64>();
+    let traffic: [fn(&DirectoryRow) -> f64; 3] = [
+        |row| (row.totals.opens + row.totals.stats) as f64,
+        |row| (row.totals.bytes + row.totals.bytes_written) as f64,
+        |row| row.totals.wait_s,
+    ];
+    let sums = traffic.map(sum);
+    let few = [FEW_OPENS, FEW_BYTES, MIN_PART].map(|rate| rate * seconds);
+    if sums.iter().zip(few).all(|(sum, few)| *sum < few) {
+        return Ok(());
+    }
+    let told: Vec<&DirectoryRow> = all
+        .iter()
+        .filter(|row| {
+            traffic
+                .iter()
+                .zip(sums)
+                .any(|(of, sum)| sum > 0.0 && of(row) >= MIN_DIRECTORY * sum)
+        })
+        .collect();
+    if told.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{:>9} {:>9} {:>10} {:>10} {:>8}  {:<8} DIRECTORY",
+        "OPENS", "READS", "READ", "MEAN SIZE", "WAIT", "FS"
+    )?;
+    for row in told.iter().take(top) {
+        writeln!(
+            out,
+            "{:>9} {:>9} {:>10} {:>10} {:>7.2}s  {:<8} {}",
+            row.totals.opens,
+            row.totals.reads,
+            bytes(row.totals.bytes as f64),
+            row.mean_file_bytes.map_or_else(|| "-".to_owned(), bytes),
+            row.totals.wait_s,
+            clip(row.filesystem.as_deref().unwrap_or("?"), 8),
+            clip_left(&row.path, WIDTH - 61),
+        )?;
+    }
+    // Those that say little are left out without a word, those that there was no room for are not.
+    if told.len() > top || io.directories > all.len() {
+        more(
+            out,
+            io.directories,
+            told.len().min(top),
+            "directory",
+            "directories",
+        )
+    } else {
+        Ok(())
+    }
+}
+
+fn more(out: &mut String, all: usize, shown: usize, one: &str, many: &str) -> std::fmt::Result {
+    if all > shown {
+        writeln!(
+            out,
+            "{:>8} more (--top N, or the JSON report)",
+            count(all - shown, one, many)
+        )
+    } else {
+        Ok(())
+    }
+}

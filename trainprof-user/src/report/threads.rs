@@ -1,0 +1,144 @@
+//! Where the time of each thread went, its waits and its files.
+
+use std::collections::BTreeMap;
+
+use trainprof_common::{op::Class, thread::WakerKind};
+
+use super::model::{ThreadIo, ThreadTime, WaitRow, Waker};
+use crate::{
+    session::{
+        Session, Thread, WaitId, WaitTotal,
+        kind::{WaitKind, syscall_name, wait_kind},
+        roles::{Role, leading_thread},
+    },
+    time::seconds,
+};
+
+/// Waits that are listed for one thread.
+const WAITS_SHOWN: usize = 12;
+
+/// Threads by the CPU time that they used or wanted, and by their identity.
+pub fn threads(session: &Session, top: usize, roles: &BTreeMap<u32, Role>) -> Vec<ThreadTime> {
+    let mut threads: Vec<&Thread> = session.threads.values().collect();
+    threads.sort_by_key(|t| (std::cmp::Reverse(t.run_ns + t.runnable_ns()), t.key));
+    threads.truncate(top.max(1));
+    threads
+        .into_iter()
+        .map(|thread| thread_time(session, thread, roles))
+        .collect()
+}
+
+fn thread_time(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) -> ThreadTime {
+    let leads = leading_thread(session, thread.pid).is_some_and(|leader| leader.key == thread.key);
+    let role = if leads { roles.get(&thread.pid) } else { None };
+    let present = thread.present_ns(session.until);
+    let seen = thread.run_ns + thread.wait_ns() + thread.runnable_ns();
+    ThreadTime {
+        role: role.copied().unwrap_or(Role::Helper).name(),
+        pid: thread.pid,
+        tid: thread.key.tid,
+        name: thread.name.clone(),
+        present_s: seconds(present),
+        on_cpu_s: seconds(thread.run_ns),
+        runnable_s: seconds(thread.runnable_ns()),
+        wait_s: seconds(thread.wait_ns()),
+        unseen_s: seconds(present.saturating_sub(seen)),
+        io: thread_io(thread),
+        waits: waits(session, thread),
+    }
+}
+
+fn thread_io(thread: &Thread) -> ThreadIo {
+    let activity = &thread.activity;
+    ThreadIo {
+        opens: activity.file_opens,
+        reads: activity.file_reads,
+        bytes_read: activity.file_read_bytes,
+        bytes_written: activity.file_write_bytes,
+        meta_s: seconds(activity.file_meta_ns),
+        read_s: seconds(activity.file_read_ns),
+        write_s: seconds(activity.file_write_ns),
+    }
+}
+
+/// A futex that was waited on no more often than this is one of many, such as that of a thread's end: what counts is whose they are.
+const PASSING: u64 = 2;
+
+/// A thread's longest waits, those that read alike put together.
+fn waits(session: &Session, thread: &Thread) -> Vec<WaitRow> {
+    type Alike = (WaitKind, i16, Option<String>, u8, u32, bool);
+    let mut alike = BTreeMap::<Alike, WaitTotal>::new();
+    for (id, total) in &thread.waits {
+        let kind = wait_kind(id);
+        if kind == WaitKind::None {
+            continue;
+        }
+        let passing = kind == WaitKind::Futex && total.count <= PASSING;
+        let key = if passing {
+            let process = session.thread(id.waker.tid).map(|thread| thread.pid);
+            let waker = process.unwrap_or(id.waker.tid);
+            (kind, id.nr, None, id.waker.kind, waker, true)
+        } else {
+            let object = object(session, id, kind);
+            (kind, id.nr, object, id.waker.kind, id.waker.tid, false)
+        };
+        let sum = alike.entry(key).or_default();
+        sum.count += total.count;
+        sum.wait_ns += total.wait_ns;
+        sum.runnable_ns += total.runnable_ns;
+        sum.max_ns = sum.max_ns.max(total.max_ns);
+    }
+    let mut rows: Vec<(Alike, WaitTotal)> = alike.into_iter().collect();
+    rows.sort_by(|a, b| b.1.wait_ns.cmp(&a.1.wait_ns).then_with(|| a.0.cmp(&b.0)));
+    rows.truncate(WAITS_SHOWN);
+    rows.into_iter()
+        .map(
+            |((kind, nr, object, waker_kind, waker, passing), total)| WaitRow {
+                kind: kind.name(),
+                syscall: syscall_name(nr),
+                object,
+                seconds: seconds(total.wait_ns),
+                runnable_s: seconds(total.runnable_ns),
+                count: total.count,
+                max_s: seconds(total.max_ns),
+                waker: Waker {
+                    tid: (!passing && waker != 0).then_some(waker),
+                    ..describe_waker(session, waker_kind, waker)
+                },
+            },
+        )
+        .collect()
+}
+
+fn object(session: &Session, id: &WaitId, kind: WaitKind) -> Option<String> {
+    if let Some(fileset) = session.filesets.get(&id.object.fileset) {
+        return fileset.directory.clone();
+    }
+    match Class::try_from(id.object.class) {
+        Ok(Class::Pipe) => Some(format!("pipe:[{}]", id.object.id)),
+        Ok(Class::Socket) => Some(format!("socket:[{}]", id.object.id)),
+        _ if kind == WaitKind::Futex && id.object.id != 0 => Some(format!("{:#x}", id.object.id)),
+        _ => None,
+    }
+}
+
+fn describe_waker(session: &Session, kind: u8, tid: u32) -> Waker {
+    let kind = match WakerKind::try_from(kind) {
+        Ok(WakerKind::Thread | WakerKind::Sender) => "thread",
+        Ok(WakerKind::Interrupt | WakerKind::Softirq) => "interrupt",
+        Ok(WakerKind::Kernel) => "kernel",
+        Ok(WakerKind::Unknown) | Err(_) => "unknown",
+    };
+    let inside = session
+        .thread(tid)
+        .map(|thread| (Some(thread.pid), Some(thread.name.clone())));
+    let (pid, name) = inside
+        .or_else(|| session.outsiders.get(&tid).cloned())
+        .unwrap_or_default();
+    Waker {
+        kind,
+        pid,
+        tid: (tid != 0).then_some(tid),
+        name,
+    }
+}

@@ -1,0 +1,105 @@
+//! The text report of the golden recordings: the verdict leads it, and nothing is cut but the command and rows of tables.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use trainprof_user::{
+    record::{Record, reader::Reader},
+    report::{self, Report, Shown},
+    session::Session,
+};
+
+const WIDTH: usize = 100;
+
+fn reports() -> Vec<(PathBuf, Report)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    let mut out = Vec::new();
+    for entry in fs::read_dir(folder).expect("tests/golden") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|ext| ext != "rec") {
+            continue;
+        }
+        let mut reader = Reader::open(&path).expect("a recording");
+        let mut session = Session::default();
+        while let Some(record) = reader.next_record::<Record>().expect("a record") {
+            session.apply(&record);
+        }
+        out.push((path, report::report(&session, Shown::default())));
+    }
+    assert!(!out.is_empty());
+    out
+}
+
+/// The rest of the paragraph that begins with `mark`, its lines put together.
+fn paragraph(text: &str, mark: &str) -> Option<String> {
+    let mut lines = text.lines().skip_while(|line| !line.starts_with(mark));
+    let mut out = lines.next()?[mark.len()..].to_owned();
+    let indent = " ".repeat(mark.chars().count());
+    let follows = |line: &&str| {
+        let marks = ["do: ", "also: ", "confidence "];
+        line.starts_with(&indent) && !marks.iter().any(|mark| line.trim_start().starts_with(mark))
+    };
+    for line in lines.take_while(follows) {
+        out.push(' ');
+        out.push_str(line.trim_start());
+    }
+    Some(out)
+}
+
+#[test]
+fn the_verdict_leads_with_what_to_do() {
+    for (path, report) in reports() {
+        let text = report::to_text(&report, 20);
+        let verdict = report.verdict.as_ref().expect("a verdict");
+        let said = paragraph(&text, "→ ").expect("a first line");
+        assert_eq!(said, verdict.summary, "{}", path.display());
+        assert!(text.starts_with('→'), "{}", path.display());
+        let finding = report
+            .findings
+            .iter()
+            .find(|finding| finding.kind == verdict.bottleneck)
+            .expect("the verdict's finding");
+        let advice = paragraph(&text, "  do: ").expect("advice");
+        assert_eq!(advice, finding.advice, "{}", path.display());
+    }
+}
+
+#[test]
+fn nothing_is_cut_but_rows_of_tables() {
+    for (path, report) in reports() {
+        let text = report::to_text(&report, 20);
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{}: {line}", path.display());
+        }
+        for mark in [
+            "the trainer's time: ",
+            "steps: ",
+            "files: ",
+            "memory: ",
+            "seen: ",
+            "cost of watching: ",
+        ] {
+            let said = paragraph(&text, mark);
+            let said = said.unwrap_or_else(|| panic!("{}: no {mark}", path.display()));
+            assert!(!said.contains('…'), "{}: {mark}{said}", path.display());
+        }
+    }
+}
+
+#[test]
+fn each_table_has_as_many_rows_as_were_asked_for() {
+    for (path, report) in reports() {
+        let text = report::to_text(&report, 1);
+        let rows = text
+            .lines()
+            .skip_while(|line| !line.trim_start().starts_with("PID"))
+            .skip(1)
+            .take_while(|line| !line.contains(" more ("))
+            .filter(|line| !line.trim_start().starts_with('('))
+            .take_while(|line| !line.is_empty())
+            .count();
+        assert_eq!(rows, 1, "{}: {text}", path.display());
+    }
+}
