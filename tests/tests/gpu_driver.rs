@@ -176,6 +176,8 @@ fn utilisation_is_the_jobs_own_duty_cycle() {
     let watch = driver.watch(pid, &[]);
     workload.go();
     workload.wait_done();
+    // The driver tells of a tenth of a second when it has passed, and is asked now and then only.
+    std::thread::sleep(std::time::Duration::from_secs(1));
     let ended = watch.stop();
     let facts = Facts::read(&ended.recording);
     let truth = workload.finish();
@@ -186,9 +188,9 @@ fn utilisation_is_the_jobs_own_duty_cycle() {
         });
     assert!(ns > 2e9, "{ns} ns are covered");
     let launched = 800.0 * 3.0 * 1e-3;
-    eprintln!("{truth}");
+    eprintln!("{truth}, {} s busy", busy_ns / 1e9);
     assert!(
-        (busy_ns / 1e9 - launched).abs() < 0.05 * launched,
+        (busy_ns / 1e9 - launched).abs() < 0.02 * launched,
         "busy for {} s of {launched}",
         busy_ns / 1e9
     );
