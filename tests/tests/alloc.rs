@@ -363,16 +363,15 @@ fn pythons_arrays_are_counted_right() {
     let report = watch.stop().report();
     let truth = workload.finish();
     let turns = f64_at(&truth, "/turns_per_s");
-    // A trap costs numpy's code up to twice of what it costs our own loop.
     within(
-        3.0,
+        2.0,
         "allocations a second",
         calls * turns,
         report.f64("/memory/allocs_per_s"),
         report.f64("/memory/allocation/allocs_per_s_error"),
     );
     within(
-        3.0,
+        2.0,
         "bytes a second",
         bytes * turns,
         report.f64("/memory/alloc_bytes_per_s"),

@@ -82,7 +82,11 @@ pub const HIT_RETURN: u32 = 2;
 /// Addresses that could not be remembered, and stacks that could not be kept.
 pub const LOST_ADDRESS: u32 = 3;
 pub const LOST_CELL: u32 = 4;
-pub const HIT_COUNTERS: usize = 5;
+/// Run time of the program at entries, nanoseconds, and in how many runs that was taken: some of those at which memory is
+/// asked for and nothing beside the call is remembered.
+pub const RUN_NS: u32 = 5;
+pub const RUNS_TIMED: u32 = 6;
+pub const HIT_COUNTERS: usize = 7;
 
 /// Calls of one function by one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

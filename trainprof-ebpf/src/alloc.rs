@@ -19,7 +19,8 @@ use aya_ebpf::{
 use trainprof_common::{
     alloc::{
         Allocated, Caller, CallerKey, Calls, CallsKey, HIT_EMULATED, HIT_RETURN, HIT_STEPPED,
-        LOST_ADDRESS, LOST_CELL, MemoryKey, NO_ARG, Pending, QUICK_NS, Site, Window,
+        LOST_ADDRESS, LOST_CELL, MemoryKey, NO_ARG, Pending, QUICK_NS, RUN_NS, RUNS_TIMED, Site,
+        Window,
     },
     arch,
     hist::size_bucket,
@@ -33,13 +34,35 @@ use crate::{
     },
 };
 
+/// One run in so many is timed: a number that no program's rhythm divides.
+const TIMED_EVERY: u64 = 13;
+/// A run that took longer was interrupted, nanoseconds.
+const INTERRUPTED_NS: u64 = 10_000;
+
+/// Adds to a counter of this CPU, and gives what it was.
+#[inline(always)]
+fn add_to(index: u32, more: u64) -> u64 {
+    let Some(n) = ALLOC_HITS.get_ptr_mut(index) else {
+        return 0;
+    };
+    // SAFETY: a per-CPU slot; a probe of the same CPU that ran in between costs one count, no more.
+    unsafe {
+        let before = *n;
+        *n = before + more;
+        before
+    }
+}
+
 /// Adds one to a counter of this CPU.
 #[inline(always)]
 fn count(index: u32) {
-    if let Some(n) = ALLOC_HITS.get_ptr_mut(index) {
-        // SAFETY: a per-CPU slot; a probe of the same CPU that ran in between costs one count, no more.
-        unsafe { *n += 1 };
-    }
+    add_to(index, 1);
+}
+
+#[inline(always)]
+fn clock() -> u64 {
+    // SAFETY: a helper without preconditions.
+    unsafe { bpf_ktime_get_ns() }
 }
 
 /// The window, while hits are counted.
@@ -73,44 +96,61 @@ fn argument(ctx: &ProbeContext, n: u8) -> u64 {
 pub fn alloc_entry(ctx: ProbeContext) -> u32 {
     // SAFETY: the helper reads the context that the program was given.
     let site = Site::unpack(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) });
-    count(if site.flags & Site::STEPS != 0 {
+    let kind = if site.flags & Site::STEPS != 0 {
         HIT_STEPPED
     } else {
         HIT_EMULATED
-    });
+    };
     let Some(window) = open_window() else {
+        count(kind);
         return 0;
     };
-    if site.flags & Site::NOT_NULL != 0 && argument(&ctx, 0) == 0 {
-        return 0;
+    let timed = add_to(kind, 1).is_multiple_of(TIMED_EVERY);
+    let began = if timed { clock() } else { 0 };
+    if entered(&ctx, site, window) && timed {
+        let took = clock().saturating_sub(began);
+        if took < INTERRUPTED_NS {
+            add_to(RUN_NS, took);
+            count(RUNS_TIMED);
+        }
+    }
+    0
+}
+
+/// Takes in a call while the window is open. True where it did what it does for every call that allocates.
+#[inline(always)]
+fn entered(ctx: &ProbeContext, site: Site, window: *mut Window) -> bool {
+    if site.flags & Site::NOT_NULL != 0 && argument(ctx, 0) == 0 {
+        return false;
     }
     let (tgid, tid) = current_ids();
     // SAFETY: as in `open_window`.
     let (paired, stack_mask) = unsafe { ((*window).paired, (*window).stack_mask) };
     let freed = site.flags & Site::FREES != 0;
     if paired != 0 && freed {
-        gave_back(tgid, argument(&ctx, 0));
+        gave_back(tgid, argument(ctx, 0));
     }
     let mut bytes = 0;
     if site.size != NO_ARG {
-        bytes = argument(&ctx, site.size);
+        bytes = argument(ctx, site.size);
         if site.times != NO_ARG {
-            bytes = bytes.wrapping_mul(argument(&ctx, site.times));
+            bytes = bytes.wrapping_mul(argument(ctx, site.times));
         }
     }
     called(tid, site.function.into(), bytes);
     if site.size == NO_ARG {
-        return 0;
+        return false;
     }
     // SAFETY: a helper without preconditions.
-    if unsafe { bpf_get_prandom_u32() } & stack_mask == 0 {
-        came_from(&ctx, tid, site.function, bytes);
+    let sampled = unsafe { bpf_get_prandom_u32() } & stack_mask == 0;
+    if sampled {
+        came_from(ctx, tid, site.function, bytes);
     }
     if paired != 0 {
         let result = if site.result == NO_ARG {
             0
         } else {
-            argument(&ctx, site.result)
+            argument(ctx, site.result)
         };
         let pending = Pending {
             size: bytes,
@@ -123,14 +163,13 @@ pub fn alloc_entry(ctx: ProbeContext) -> u32 {
             count(LOST_ADDRESS);
         }
     }
-    0
+    !sampled && paired == 0
 }
 
 /// Closes the window: a thread has had its share.
 #[inline(always)]
 fn close(window: *mut Window) {
-    // SAFETY: clock helper.
-    let now = unsafe { bpf_ktime_get_ns() };
+    let now = clock();
     if let Some(state) = ALLOC_STATE.get_ptr_mut(0) {
         // SAFETY: plain stores of words; a second CPU here at the same time stores nearly the same.
         unsafe {
@@ -235,14 +274,9 @@ pub fn alloc_return(ctx: RetProbeContext) -> u32 {
         // SAFETY: the helper fails on an address that cannot be read.
         unsafe { bpf_probe_read_user(pending.result as *const u64) }.unwrap_or(0)
     };
-    // SAFETY: as in `open_window`, and the clock helper.
-    let (mask, until, now) = unsafe {
-        (
-            (*window).address_mask,
-            (*window).track_until,
-            bpf_ktime_get_ns(),
-        )
-    };
+    let now = clock();
+    // SAFETY: as in `open_window`.
+    let (mask, until) = unsafe { ((*window).address_mask, (*window).track_until) };
     if address == 0 || now > until || spread(address) & mask != 0 {
         return 0;
     }
@@ -295,8 +329,7 @@ extern "C" fn gave_back(tgid: u32, address: u64) -> u32 {
         return 0;
     };
     let _ = ALLOC_LIVE.remove(key);
-    // SAFETY: clock helper.
-    let ns = unsafe { bpf_ktime_get_ns() }.saturating_sub(allocated.at);
+    let ns = clock().saturating_sub(allocated.at);
     let Some(all) = ALLOC_LIFETIMES.get_ptr_mut(0) else {
         return 0;
     };

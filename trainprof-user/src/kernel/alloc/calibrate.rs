@@ -31,6 +31,8 @@ pub struct Calibration {
     pub stepped_ns: f64,
     /// What seeing a function's return adds.
     pub return_ns: f64,
+    /// Run time of our program in a hit.
+    pub run_ns: f64,
     /// For how long taking one probe away stops a thread that uses the function: the median of three.
     pub pause_ns: u64,
     /// For how long a trap that is being taken away is still hit; nothing counts these hits. Kernels from 6.13 on first wait
@@ -277,12 +279,19 @@ fn run_delay_ns() -> u64 {
         .unwrap_or(0)
 }
 
-/// Measures, with links of the kind that windows will have. `opened` lets the probes count as in a window. Takes about a
-/// second.
+/// The probes' own counters.
+pub trait Counters {
+    /// Lets hits be counted as in a window.
+    fn open(&mut self);
+    /// Mean run time of the program at entries so far, nanoseconds.
+    fn run_ns(&self) -> Option<f64>;
+}
+
+/// Measures, with links of the kind that windows will have. Takes about a second.
 pub fn calibrate(
     ebpf: &mut Ebpf,
     together: Option<&Together>,
-    opened: impl FnOnce(),
+    counters: &mut impl Counters,
 ) -> Result<Calibration, String> {
     let subject = Subject::start().ok_or("cannot start a process")?;
     let silent = || "the process that is probed does not answer".to_owned();
@@ -291,7 +300,7 @@ pub fn calibrate(
         .map(|n| subject.cost(n))
         .collect::<Option<_>>()
         .ok_or_else(silent)?;
-    opened();
+    counters.open();
     let cpu_before = own_cpu_ns();
     let began = Instant::now();
     let mut links = Vec::new();
@@ -315,10 +324,13 @@ pub fn calibrate(
         links.push(attach(ebpf, together, path, pid, &spot).map_err(|(error, _)| error)?);
     }
     let attach_ns = began.elapsed().as_nanos() as u64 / 4;
-    let probed: Vec<f64> = (0..3)
-        .map(|n| subject.cost(n))
-        .collect::<Option<_>>()
-        .ok_or_else(silent)?;
+    let mut probed = vec![subject.cost(0).ok_or_else(silent)?];
+    let run_ns = counters
+        .run_ns()
+        .ok_or("the program at entries did not run")?;
+    for n in 1..3 {
+        probed.push(subject.cost(n).ok_or_else(silent)?);
+    }
     let added = |n: usize| (probed[n] - bare[n]).max(0.0);
     let (mut pauses, mut lingers) = (Vec::new(), Vec::new());
     let mut detach_ns = 0;
@@ -335,6 +347,7 @@ pub fn calibrate(
         emulated_ns: added(0),
         stepped_ns: added(1),
         return_ns: (added(2) - added(0)).max(0.0),
+        run_ns,
         pause_ns: median(pauses),
         linger_ns: median(lingers),
         attach_ns,

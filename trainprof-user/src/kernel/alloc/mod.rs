@@ -166,6 +166,8 @@ pub struct Closed {
     pub emulated_hits: u64,
     pub stepped_hits: u64,
     pub return_hits: u64,
+    /// Mean run time of our program in a hit; `None` where addresses were followed too, or nobody called.
+    pub run_ns: Option<f64>,
     /// Addresses that could not be remembered, and cells that had no room.
     pub lost: u64,
     /// Allocations that were followed; `None`: the window was not paired.

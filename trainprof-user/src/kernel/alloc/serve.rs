@@ -17,10 +17,11 @@ use aya::Ebpf;
 use trainprof_common::alloc::{HIT_COUNTERS, QUICK_NS, Window};
 use trainprof_common::thread::{State, ThreadState};
 
+use self::tell::mean_run_ns;
 use super::{
     Closed, Maps, Notice, Order, WindowOrder,
     attached::{Links, Spot, Together, attach},
-    calibrate::{Calibration, calibrate, own_cpu_ns},
+    calibrate::{Calibration, Counters, calibrate, own_cpu_ns},
     chosen::{Allocator, Files, Mapping, mappings},
     functions::CATALOGUE,
     library::Place,
@@ -158,18 +159,8 @@ impl Server<'_> {
     }
 
     fn measure(&mut self) -> Result<Calibration, String> {
-        let maps = &mut self.maps;
-        calibrate(self.ebpf, self.together.as_ref(), || {
-            set(
-                maps,
-                Window {
-                    max_calls: u64::MAX,
-                    open: 1,
-                    stack_mask: u32::MAX,
-                    ..Window::default()
-                },
-            );
-        })
+        self.clear();
+        calibrate(self.ebpf, self.together.as_ref(), self.maps)
     }
 
     /// Opens a window, waits until it is over, and tells what was seen.
@@ -458,6 +449,24 @@ impl Server<'_> {
         while matches!(self.line.send(notice), Ok(false)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+impl Counters for Maps {
+    fn open(&mut self) {
+        set(
+            self,
+            Window {
+                max_calls: u64::MAX,
+                open: 1,
+                stack_mask: u32::MAX,
+                ..Window::default()
+            },
+        );
+    }
+
+    fn run_ns(&self) -> Option<f64> {
+        mean_run_ns(&[0; HIT_COUNTERS], &self.all_hits())
     }
 }
 

@@ -105,9 +105,20 @@ struct Known {
     rate: f64,
     last: KtimeNs,
     windows: u32,
+    /// How many times as long as on our own process a hit takes.
+    slower: f64,
     /// Credit in the turn that processes take.
     turn: f64,
 }
+
+const NOTHING_KNOWN: Known = Known {
+    worst_rate: 0.0,
+    rate: 0.0,
+    last: KtimeNs(0),
+    windows: 0,
+    slower: 1.0,
+    turn: 0.0,
+};
 
 /// See the module.
 pub struct Governor {
@@ -367,6 +378,7 @@ impl Governor {
             paired,
             stacks: !self.shed.contains(&Shed::Stacks),
         };
+        let costs = costs.where_hits_are(known.map_or(1.0, |known| known.slower));
         let limit = self.thread_limit();
         let room = Room {
             thread_limit: limit,
@@ -375,7 +387,7 @@ impl Governor {
             outside_s: self.outside_s,
             beside: self.own_ns.max(if first { OWN_FIRST_NS } else { 0.0 }),
         };
-        longest(costs, chosen, &wish, &room)
+        longest(&costs, chosen, &wish, &room)
     }
 
     /// Whether a window may open now, and which. `random` is any number.
@@ -421,13 +433,7 @@ impl Governor {
         }
         let total: f64 = worth.iter().map(|c| c.weight()).sum();
         for candidate in &worth {
-            let known = self.known.entry(candidate.pid).or_insert(Known {
-                worst_rate: 0.0,
-                rate: 0.0,
-                last: KtimeNs(0),
-                windows: 0,
-                turn: 0.0,
-            });
+            let known = self.known.entry(candidate.pid).or_insert(NOTHING_KNOWN);
             known.turn += candidate.weight();
         }
         let turn = |c: &Candidate| self.known.get(&c.pid).map_or(0.0, |known| known.turn);
@@ -467,6 +473,11 @@ impl Governor {
         };
         let probes = outcome.sites.max(1) + u32::from(outcome.paired);
         let hits = outcome.emulated + outcome.stepped;
+        let slower = match outcome.run_ns {
+            Some(run_ns) => costs.slower(run_ns),
+            None => self.known.get(&outcome.pid).map_or(1.0, |k| k.slower),
+        };
+        let costs = costs.where_hits_are(slower);
         let job_ns = outcome.emulated as f64 * costs.emulated_ns
             + outcome.stepped as f64 * costs.stepped_ns
             + outcome.returns as f64 * costs.return_ns;
@@ -506,15 +517,10 @@ impl Governor {
             .totals
             .worst_thread_ns
             .max(self.spent_on(outcome.pid, now) as u64);
-        let known = self.known.entry(outcome.pid).or_insert(Known {
-            worst_rate: 0.0,
-            rate: 0.0,
-            last: now,
-            windows: 0,
-            turn: 0.0,
-        });
+        let known = self.known.entry(outcome.pid).or_insert(NOTHING_KNOWN);
         known.last = now;
         known.windows += 1;
+        known.slower = slower;
         if counted {
             if !outcome.paired {
                 known.worst_rate = worst_rate;

@@ -9,6 +9,7 @@ const COSTS: Costs = Costs {
     emulated_ns: 670.0,
     stepped_ns: 9_100.0,
     return_ns: 490.0,
+    run_ns: 200.0,
     pause_ns: 4_000_000,
     linger_ns: 0,
     removal_ns: 0,
@@ -28,6 +29,10 @@ struct Job {
     now: u64,
     governor: Governor,
     costs: Costs,
+    /// How many times as long as on our own process a hit takes.
+    slower: f64,
+    /// What hits took of the job, nanoseconds.
+    took: f64,
     /// (end, what was added to the thread) of each window.
     added: Vec<(u64, u64)>,
     opened: u32,
@@ -46,6 +51,8 @@ impl Job {
             now: SECOND,
             governor,
             costs,
+            slower: 1.0,
+            took: 0.0,
             added: Vec::new(),
             opened: 0,
             paired: 0,
@@ -88,13 +95,14 @@ impl Job {
     }
 
     fn window(&mut self, plan: &Plan, rate: f64, stepped: bool) {
+        let costs = self.costs.where_hits_are(self.slower);
         let entry = if stepped {
-            COSTS.stepped_ns
+            costs.stepped_ns
         } else {
-            COSTS.emulated_ns
+            costs.emulated_ns
         };
         let call_ns = if plan.paired {
-            2.0 * entry + COSTS.return_ns
+            2.0 * entry + costs.return_ns
         } else {
             entry
         };
@@ -112,6 +120,7 @@ impl Job {
             emulated: if stepped { 0 } else { entries },
             stepped: if stepped { entries } else { 0 },
             returns: if plan.paired { calls + outside } else { 0 },
+            run_ns: (!plan.paired).then_some(costs.run_ns * self.slower),
             sites: if plan.paired { 2 } else { plan.max_sites },
             own_ns: if self.opened == 0 {
                 10_000_000
@@ -120,6 +129,7 @@ impl Job {
             },
             paired: plan.paired,
         };
+        self.took += (calls + outside) as f64 * call_ns;
         self.now += 300_000_000;
         let spent = self.governor.closed(KtimeNs(self.now), &outcome);
         self.added.push((self.now, spent.thread_ns));
@@ -153,6 +163,32 @@ impl Job {
 fn the_budget_holds_while_the_rate_rises_from_ten_thousand_to_five_million() {
     rising(COSTS, 15, 1);
     rising(TOGETHER, 60, 10);
+}
+
+#[test]
+fn what_the_jobs_own_data_makes_dearer_is_reckoned_with() {
+    let mut job = Job::with(0.01, TOGETHER);
+    job.slower = 1.8;
+    job.run(120, 1e6, 0.002, false, &mut 1);
+    let totals = &job.governor.totals;
+    assert!(job.opened >= 10 && job.paired > 0, "{}", job.opened);
+    assert!(
+        totals.windows_ns as f64 > job.took,
+        "{} of {}",
+        totals.windows_ns,
+        job.took
+    );
+    assert!(job.spent() <= 0.01 * (totals.job_ns as f64 + ADVANCE_S * 1e9) * 1.02);
+    assert!(job.worst() <= 100_000_000, "{}", job.worst());
+}
+
+#[test]
+fn a_run_that_says_nothing_changes_no_cost() {
+    for run_ns in [0.0, 50.0, COSTS.run_ns] {
+        assert_eq!(COSTS.where_hits_are(COSTS.slower(run_ns)), COSTS);
+    }
+    assert_eq!(COSTS.slower(1.5 * COSTS.run_ns), 1.5);
+    assert!(COSTS.slower(1e9) < 10.0);
 }
 
 /// `windows` and `paired`: how many there are at least.

@@ -1,6 +1,8 @@
 //! Windows of probes on allocators, as records: asks for them when the governor lets it, and keeps the governor told.
 
 mod call_room;
+mod closed;
+mod full;
 pub mod governor;
 mod pending;
 mod window;
@@ -8,29 +10,22 @@ mod window;
 use std::{
     collections::{BTreeMap, BTreeSet},
     str::FromStr,
-    time::{Duration, Instant},
 };
 
 use self::{
     governor::{Governor, Load},
     pending::PendingSites,
-    window::{Candidate, Costs, Outcome, Plan, Spent},
+    window::{Candidate, Costs, Plan},
 };
 use super::places::Places;
 use crate::{
     kernel::{
         AllocProbes,
-        alloc::{
-            Calibration, CallSum, Closed, LifetimeSum, Notice, StackSum, WindowOrder, allocates,
-            function_name,
-        },
+        alloc::{Calibration, CallSum, Notice, StackSum, WindowOrder},
     },
     record::{
         Record,
-        fact::{
-            AllocCalibrationFact, AllocCallsFact, AllocLifetimesFact, AllocWindowFact,
-            AllocatorFact, GovernorFact, Interval, PlaceClass,
-        },
+        fact::{AllocCalibrationFact, AllocatorFact, GovernorFact, Interval, PlaceClass},
     },
     time::KtimeNs,
 };
@@ -39,11 +34,6 @@ use crate::{
 const SITES_UNKNOWN: u32 = 5;
 /// A window of which nothing was heard for so long is given up.
 const LOST_AFTER_NS: u64 = 10_000_000_000;
-/// At the end of the watch what is still to be told is waited for this long, and looked for this often.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// One call in so many has its stack taken where everything is seen.
-const FULL_STACK_EVERY: u32 = 64;
 
 /// Whether windows may be opened (`--alloc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -381,69 +371,6 @@ impl Allocs {
         }
     }
 
-    /// Everything is probed; what was seen is asked for once a second.
-    fn tell_all(&mut self, now: KtimeNs, alive: &BTreeMap<u32, u32>, probes: &AllocProbes) {
-        let living: BTreeSet<u32> = alive.values().copied().collect();
-        self.processes_of.extend(alive);
-        for pid in &living {
-            if !self.kept.contains(pid)
-                && !self.processes.get(pid).is_some_and(|process| process.out)
-                && probes.keep(*pid)
-            {
-                self.kept.insert(*pid);
-            }
-        }
-        let gone: Vec<u32> = self.kept.difference(&living).copied().collect();
-        if gone.is_empty() && now.since(self.told_at) < 1_000_000_000 {
-            return;
-        }
-        self.ask(now, probes);
-        // What they did has been asked for.
-        for pid in gone {
-            probes.forget(pid);
-            self.kept.remove(&pid);
-        }
-    }
-
-    fn ask(&mut self, now: KtimeNs, probes: &AllocProbes) {
-        self.told_at = now;
-        self.windows += 1;
-        if probes.tell(self.windows) {
-            self.open = Some(Open {
-                plan: None,
-                number: self.windows,
-                asked: now,
-                calls: Vec::new(),
-                stacks: Vec::new(),
-            });
-        }
-    }
-
-    /// What was seen since it was asked for last, waited for a while.
-    fn tell_the_rest(
-        &mut self,
-        now: KtimeNs,
-        alive: &BTreeMap<u32, u32>,
-        probes: &mut AllocProbes,
-        out: &mut Vec<Record>,
-    ) {
-        let deadline = Instant::now() + LAST_PATIENCE;
-        let mut asked = false;
-        while Instant::now() < deadline {
-            for notice in probes.notices() {
-                self.notice(now, notice, alive, out);
-            }
-            if self.open.is_none() {
-                if asked || self.calibration.is_none() {
-                    return;
-                }
-                asked = true;
-                self.ask(now, probes);
-            }
-            std::thread::sleep(LOOK_AGAIN);
-        }
-    }
-
     fn notice(
         &mut self,
         now: KtimeNs,
@@ -513,6 +440,7 @@ impl Allocs {
             emulated_ns: calibration.emulated_ns,
             stepped_ns: calibration.stepped_ns,
             return_ns: calibration.return_ns,
+            run_ns: calibration.run_ns,
             pause_ns: calibration.pause_ns,
             linger_ns: calibration.linger_ns,
             // Where they go all at once, none waits for another.
@@ -537,108 +465,6 @@ impl Allocs {
         }));
     }
 
-    fn closed(
-        &mut self,
-        now: KtimeNs,
-        open: Open,
-        closed: &Closed,
-        alive: &BTreeMap<u32, u32>,
-        out: &mut Vec<Record>,
-    ) {
-        let calls: u64 = open.calls.iter().map(|sum| sum.count).sum();
-        let mut by_thread = BTreeMap::<u32, u64>::new();
-        for sum in &open.calls {
-            *by_thread.entry(sum.tid).or_default() += sum.count;
-        }
-        let outcome = Outcome {
-            pid: closed.pid,
-            counted_s: KtimeNs(closed.to).seconds_since(KtimeNs(closed.from)),
-            calls,
-            worst_calls: by_thread.values().copied().max().unwrap_or(0),
-            emulated: closed.emulated_hits,
-            stepped: closed.stepped_hits,
-            returns: closed.return_hits,
-            sites: closed.sites,
-            own_ns: closed.own_cpu_ns,
-            paired: closed.lifetimes.is_some(),
-        };
-        let spent = self.governor.closed(now, &outcome);
-        let stack_every = open.plan.map_or(FULL_STACK_EVERY, |plan| plan.stack_every);
-        if closed.sites > 0 {
-            self.window(&open, closed, spent, stack_every, alive, out);
-        }
-        if self.mode == Mode::Auto {
-            out.push(self.fact(now));
-        }
-    }
-
-    /// Records a window; where every process was seen at once, one for each.
-    fn window(
-        &mut self,
-        open: &Open,
-        closed: &Closed,
-        spent: Spent,
-        stack_every: u32,
-        alive: &BTreeMap<u32, u32>,
-        out: &mut Vec<Record>,
-    ) {
-        let entries = (closed.emulated_hits + closed.stepped_hits).max(1);
-        let process = |tid: u32| match closed.pid {
-            0 => self.processes_of.get(&tid).or(alive.get(&tid)).copied(),
-            pid => Some(pid),
-        };
-        let mut by_process = BTreeMap::<u32, Vec<AllocCallsFact>>::new();
-        if closed.pid != 0 {
-            by_process.insert(closed.pid, Vec::new());
-        }
-        for sum in &open.calls {
-            // One that began and ended between two looks is nobody's.
-            let Some(pid) = process(sum.tid) else {
-                continue;
-            };
-            by_process.entry(pid).or_default().push(calls_fact(sum));
-        }
-        // Stacks of several processes are not told apart, and belong to the busiest.
-        let busiest = by_process
-            .iter()
-            .max_by_key(|(_, calls)| calls.iter().map(|c| c.count).sum::<u64>())
-            .map_or(closed.pid, |(pid, _)| *pid);
-        for (pid, calls) in by_process {
-            let whole = pid == busiest;
-            out.push(Record::AllocWindow(AllocWindowFact {
-                number: closed.number,
-                pid,
-                from: KtimeNs(closed.from),
-                to: KtimeNs(closed.to),
-                full: closed.full,
-                hit_ns: spent.job_ns as f64 / entries as f64,
-                functions: closed
-                    .functions
-                    .iter()
-                    .filter(|number| allocates(**number))
-                    .filter_map(|number| function_name(*number).map(str::to_owned))
-                    .collect(),
-                cpu_ns: closed.cpu_ns,
-                calls,
-                stack_every,
-                lifetimes: closed
-                    .lifetimes
-                    .as_ref()
-                    .filter(|_| whole)
-                    .map(lifetimes_fact),
-                lost: if whole { closed.lost } else { 0 },
-                sites: closed.sites + closed.returns,
-                hits: if whole { entries } else { 0 },
-                job_ns: if whole { spent.job_ns } else { 0 },
-                pause_ns: spent.pause_ns,
-                own_ns: if whole { closed.own_cpu_ns } else { 0 },
-            }));
-        }
-        self.sites
-            .add(closed.number, busiest, &open.stacks, KtimeNs(closed.to));
-        self.processes_of.retain(|tid, _| alive.contains_key(tid));
-    }
-
     /// The end of the watch.
     pub fn finish(
         &mut self,
@@ -653,30 +479,6 @@ impl Allocs {
         }
         self.sites.finish(places, out);
         out.push(self.fact(now));
-    }
-}
-
-fn calls_fact(sum: &CallSum) -> AllocCallsFact {
-    AllocCallsFact {
-        tid: sum.tid,
-        function: function_name(sum.function).unwrap_or("?").to_owned(),
-        allocates: allocates(sum.function),
-        count: sum.count,
-        bytes: sum.bytes,
-        sizes: sum.sizes.clone(),
-    }
-}
-
-fn lifetimes_fact(sum: &LifetimeSum) -> AllocLifetimesFact {
-    AllocLifetimesFact {
-        one_in: sum.one_in,
-        tracked: sum.tracked,
-        tracked_bytes: sum.tracked_bytes,
-        freed: sum.freed,
-        freed_bytes: sum.freed_bytes,
-        quick: sum.quick,
-        quick_bytes: sum.quick_bytes,
-        ns: sum.ns.clone(),
     }
 }
 

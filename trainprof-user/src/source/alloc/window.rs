@@ -19,6 +19,8 @@ pub const UNKNOWN_RATE: f64 = 1e6;
 /// Below this share of a process's clock samples its allocator is little, once there are enough of them.
 const LITTLE: f64 = 0.01;
 const ENOUGH_SAMPLES: u64 = 50;
+/// More than caches alone can make of a hit.
+const MOST_SLOWER: f64 = 4.0;
 
 /// What probes cost on this host, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +28,8 @@ pub struct Costs {
     pub emulated_ns: f64,
     pub stepped_ns: f64,
     pub return_ns: f64,
+    /// Run time of our program in a hit where `emulated_ns` was measured.
+    pub run_ns: f64,
     /// Taking the probes of one function away stops every thread that uses it for so long. One on its return costs no
     /// pause of its own: it is the same trap.
     pub pause_ns: u64,
@@ -44,6 +48,22 @@ impl Costs {
     pub fn traps_left_ns(&self, probes: u32) -> f64 {
         let (probes, others) = (u64::from(probes), u64::from(probes.saturating_sub(1)));
         (self.linger_ns * probes + self.removal_ns * others) as f64
+    }
+
+    /// How many times as long as on our own process a hit takes, where our program itself runs `run_ns`: both wait for the same
+    /// caches, which the job fills with data and code of its own.
+    pub fn slower(&self, run_ns: f64) -> f64 {
+        (run_ns / self.run_ns.max(1.0)).clamp(1.0, MOST_SLOWER)
+    }
+
+    /// The same where a hit takes so many times as long. What single-stepping adds has its time elsewhere.
+    pub fn where_hits_are(&self, slower: f64) -> Self {
+        Self {
+            emulated_ns: self.emulated_ns * slower,
+            stepped_ns: self.stepped_ns + self.emulated_ns * (slower - 1.0),
+            return_ns: self.return_ns * slower,
+            ..*self
+        }
     }
 
     /// CPU time that a window takes from us, nanoseconds; `beside` its probes.
@@ -111,6 +131,8 @@ pub struct Outcome {
     pub emulated: u64,
     pub stepped: u64,
     pub returns: u64,
+    /// Mean run time of our program in a hit; `None`: not known.
+    pub run_ns: Option<f64>,
     /// Functions that were probed.
     pub sites: u32,
     /// CPU time of ours.

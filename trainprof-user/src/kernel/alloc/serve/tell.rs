@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use trainprof_common::{
     alloc::{
         HIT_COUNTERS, HIT_EMULATED, HIT_RETURN, HIT_STEPPED, LOST_ADDRESS, LOST_CELL, QUICK_NS,
-        WindowState,
+        RUN_NS, RUNS_TIMED, WindowState,
     },
     hist::SIZE_BUCKETS,
 };
 
 use super::{
-    super::{CallSum, Closed, Frame, LifetimeSum, Notice, StackSum, chosen::Mapping},
+    super::{CallSum, Closed, Frame, LifetimeSum, Maps, Notice, StackSum, chosen::Mapping},
     Server,
 };
 use crate::kernel::wire::Packed;
@@ -25,22 +25,14 @@ const MOST_FRAMES: usize = 24;
 
 impl Server<'_> {
     pub(super) fn count_hits(&mut self, closed: &mut Closed) {
-        let now = self.all_hits();
+        let now = self.maps.all_hits();
         let since = |n: u32| now[n as usize].saturating_sub(self.hits[n as usize]);
         closed.emulated_hits = since(HIT_EMULATED);
         closed.stepped_hits = since(HIT_STEPPED);
         closed.return_hits = since(HIT_RETURN);
         closed.lost = since(LOST_ADDRESS) + since(LOST_CELL);
+        closed.run_ns = mean_run_ns(&self.hits, &now);
         self.hits = now;
-    }
-
-    pub(super) fn all_hits(&self) -> [u64; HIT_COUNTERS] {
-        std::array::from_fn(|n| {
-            self.maps
-                .hits
-                .get(&(n as u32), 0)
-                .map_or(0, |per_cpu| per_cpu.iter().sum())
-        })
     }
 
     /// Forgets all that was seen. No window is open.
@@ -53,7 +45,7 @@ impl Server<'_> {
         let _ = self.maps.state.set(0, Packed(WindowState::default()), 0);
         while self.maps.full.next().is_some() {}
         self.clear_stacks();
-        self.hits = self.all_hits();
+        self.hits = self.maps.all_hits();
     }
 
     fn clear_stacks(&mut self) {
@@ -178,6 +170,25 @@ impl Server<'_> {
         }
         sum
     }
+}
+
+impl Maps {
+    pub(super) fn all_hits(&self) -> [u64; HIT_COUNTERS] {
+        std::array::from_fn(|n| {
+            self.hits
+                .get(&(n as u32), 0)
+                .map_or(0, |per_cpu| per_cpu.iter().sum())
+        })
+    }
+}
+
+/// Mean run time of the program at entries between two looks at the counters, nanoseconds.
+pub(super) fn mean_run_ns(
+    before: &[u64; HIT_COUNTERS],
+    after: &[u64; HIT_COUNTERS],
+) -> Option<f64> {
+    let since = |n: u32| after[n as usize].saturating_sub(before[n as usize]) as f64;
+    (since(RUNS_TIMED) > 0.0).then(|| since(RUN_NS) / since(RUNS_TIMED))
 }
 
 fn filled(counts: &[u32]) -> Vec<(u8, u32)> {
