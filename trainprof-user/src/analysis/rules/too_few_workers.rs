@@ -47,7 +47,11 @@ pub(super) fn rule(look: &Look) -> Answer {
             ),
             advice: format!(
                 "num_workers={:.0} would make batches while the trainer computes, which saves up to {} of the time",
-                wanted.unwrap_or(1.0).ceil().max(1.0),
+                wanted
+                    .unwrap_or(1.0)
+                    .min(trainer.terms.cpus)
+                    .ceil()
+                    .max(1.0),
                 words::percent(share)
             ),
             effect: None,

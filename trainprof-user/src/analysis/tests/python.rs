@@ -5,7 +5,7 @@ use super::{
     tale::{By, FUTEX, On, SLEEP, Tale},
 };
 use crate::{
-    analysis::{Kind, steps::Clock},
+    analysis::{Kind, analyse, steps::Clock},
     record::fact::PlaceClass,
 };
 
@@ -44,6 +44,22 @@ fn a_loader_without_workers_is_input() {
     sums_up(&trainer);
     close(share(&trainer, Kind::InputCpu), 0.6, "input");
     close(share(&trainer, Kind::Compute), 0.4, "compute");
+}
+
+#[test]
+fn no_more_workers_than_cpus_are_advised_where_there_are_none() {
+    // A fifth of the time is the model's: four workers would keep up with it.
+    for (cpus, advised) in [("0-3", "num_workers=4 "), ("0-1", "num_workers=2 ")] {
+        let mut tale = alone("Data.__getitem__", false);
+        tale.stack(1, &[4, 2, 1], TRAINER, times(0, 4))
+            .stack(2, &[3, 1], TRAINER, times(4, 1))
+            .allowed(TRAINER, cpus);
+        let analysis = analyse(&tale.session(8000.0));
+        let mut findings = analysis.findings.iter();
+        let found = findings.find(|finding| finding.kind == "too-few-workers");
+        let advice = &found.expect("too few workers").advice;
+        assert!(advice.contains(advised), "{cpus}: {advice}");
+    }
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! What is for the eye: on standard error while a watch goes on, when that is a terminal.
+
+use std::{
+    fs::File,
+    io::Read,
+    os::fd::{FromRawFd, OwnedFd},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip, trainprof};
+use trainprof_tests::workload::os;
+use trainprof_tests::{Checks, Data, Workload};
+
+const COLUMNS: u16 = 60;
+/// By when a first verdict is there, seconds.
+const FIRST_VERDICT_S: u64 = 10;
+const CLEARED: &str = "\r\x1b[2K";
+
+/// A terminal's two ends: what a person sees, and what a program writes to.
+fn terminal() -> (File, OwnedFd) {
+    let (mut seen, mut written) = (-1, -1);
+    let size = libc::winsize {
+        ws_row: 24,
+        ws_col: COLUMNS,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: two places for descriptors and a valid size; no name and no modes are wanted.
+    let made = unsafe {
+        libc::openpty(
+            &raw mut seen,
+            &raw mut written,
+            std::ptr::null_mut(),
+            std::ptr::null(),
+            &raw const size,
+        )
+    };
+    assert_eq!(made, 0, "openpty: {}", std::io::Error::last_os_error());
+    // SAFETY: fresh descriptors, each owned by one value from here on.
+    unsafe { (File::from_raw_fd(seen), OwnedFd::from_raw_fd(written)) }
+}
+
+#[test]
+fn a_first_verdict_comes_within_ten_seconds_and_progress_takes_one_row() {
+    let name = "a_first_verdict_comes_within_ten_seconds_and_progress_takes_one_row";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "Python") {
+        return;
+    }
+    let Some(python) = python_with("torch") else {
+        return skip(name, "no Python with torch (TRAINPROF_PYTHON names one)");
+    };
+    let data = Data::new();
+    let folder = data.files("cats", 1_280, "jpg", |i| 3_000 + 11 * i);
+    let mut args = os(&[&"--workers", &"1", &"--seconds", &"20", &"--batch", &"64"]);
+    args.extend(os(&[&"--persistent", &"--step-ms", &"1", &folder]));
+    let mut workload = Workload::python(&python, "loader.py", &args);
+    workload.go();
+    let (mut seen, written) = terminal();
+    let mut watch = Command::new(trainprof())
+        .args(["attach", &workload.pid().to_string()])
+        .args(["-d", "12s"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(written)
+        .spawn()
+        .expect("start trainprof");
+    let started = Instant::now();
+    let reader = std::thread::spawn(move || {
+        let (mut text, mut verdict_at) = (String::new(), None);
+        let mut bytes = [0; 4096];
+        // The other end's last close is an error here (EIO).
+        while let Ok(n) = seen.read(&mut bytes) {
+            if n == 0 {
+                break;
+            }
+            text.push_str(&String::from_utf8_lossy(&bytes[..n]));
+            if text.contains(" s → ") {
+                verdict_at.get_or_insert_with(|| started.elapsed());
+            }
+        }
+        (text, verdict_at)
+    });
+    let mut report = String::new();
+    let mut stdout = watch.stdout.take().expect("a piped standard output");
+    stdout.read_to_string(&mut report).expect("a report");
+    assert!(watch.wait().expect("an end").success());
+    let (text, verdict_at) = reader.join().expect("what the terminal showed");
+    workload.kill();
+
+    let mut checks = Checks::new();
+    // Attaching takes less than a second of it.
+    let within = Duration::from_secs(FIRST_VERDICT_S + 1);
+    checks.that(verdict_at.is_some_and(|at| at < within), || {
+        format!("a first verdict after {verdict_at:?}")
+    });
+    let first = text
+        .split_once(" s → ")
+        .map_or("", |(_, rest)| rest.lines().next().unwrap_or(""));
+    checks.that(
+        !first.is_empty() && !first.starts_with("inconclusive"),
+        || format!("the first verdict: {first}"),
+    );
+    let rows: Vec<&str> = text
+        .split(['\r', '\n'])
+        .map(|row| row.trim_start_matches("\x1b[2K"))
+        .filter(|row| row.starts_with("trainprof: ") && row.contains(" s, "))
+        .collect();
+    checks.that(rows.len() >= 8, || format!("{} rows", rows.len()));
+    for row in &rows {
+        checks.that(row.chars().count() < COLUMNS.into(), || {
+            format!("longer than a row: {row}")
+        });
+    }
+    checks.that(text.ends_with(CLEARED), || format!("left behind: {text:?}"));
+    // Progress is nothing for a file.
+    checks.that(
+        !report.contains("(Ctrl-C") && !report.contains('\x1b'),
+        || report.clone(),
+    );
+    checks.done();
+}
