@@ -450,7 +450,9 @@ fn sources(session: &Session, stacks: &BTreeMap<u32, Vec<Mark>>) -> BTreeSet<u32
                 count.1 += usize::from(loads);
             }
         }
-        let loop_of_its_own = |count: usize| count as f64 > ALWAYS * samples.len() as f64;
+        // A stack that changed while it was read lacks its outer functions.
+        let whole = seen.values().map(|(all, _)| *all).max().unwrap_or(0);
+        let loop_of_its_own = |count: usize| count as f64 > ALWAYS * whole as f64;
         let reads = seen
             .into_iter()
             .filter(|(_, (all, loads))| {
