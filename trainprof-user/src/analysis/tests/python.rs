@@ -47,6 +47,20 @@ fn a_loader_without_workers_is_input() {
 }
 
 #[test]
+fn a_loop_is_no_source_where_some_stacks_lack_it() {
+    // A stack that changed while it was read ends early: one sample in twelve.
+    let torn = |at: &f64| *at % 500.0 < 200.0;
+    let mut tale = alone("compute", false);
+    tale.stack(1, &[2, 1], TRAINER, times(0, 2))
+        .stack(2, &[4, 1], TRAINER, times(2, 2))
+        .stack(3, &[4, 1], TRAINER, times(4, 1).filter(|at| !torn(at)))
+        .stack(4, &[4], TRAINER, times(4, 1).filter(torn));
+    let trainer = trainer(&tale, 8000.0);
+    close(share(&trainer, Kind::InputCpu), 0.4, "input");
+    close(share(&trainer, Kind::Compute), 0.6, "compute");
+}
+
+#[test]
 fn no_more_workers_than_cpus_are_advised_where_there_are_none() {
     // A fifth of the time is the model's: four workers would keep up with it.
     for (cpus, advised) in [("0-3", "num_workers=4 "), ("0-1", "num_workers=2 ")] {
