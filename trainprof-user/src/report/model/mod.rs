@@ -212,7 +212,7 @@ pub struct VerdictRow {
     /// A cause, or `inconclusive`.
     pub bottleneck: &'static str,
     pub share: Option<f64>,
-    /// `trainer-wall-time` or `gpu-idle-time`.
+    /// `trainer-wall-time`, `gpu-idle-time`, or `gpu-time` for computing on a GPU that is sampled.
     pub share_of: &'static str,
     pub speedup_bound: Option<f64>,
     pub summary: String,
