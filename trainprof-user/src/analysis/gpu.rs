@@ -38,7 +38,7 @@ impl GpuTime {
             .devices
             .values()
             .any(|device| device.used_by_job == Some(true));
-        let devices: Vec<u32> = seen
+        let mut devices: Vec<u32> = seen
             .devices
             .values()
             .filter(|device| {
@@ -46,6 +46,11 @@ impl GpuTime {
             })
             .map(|device| device.device)
             .collect();
+        // Each rank has a GPU of its own, as a rule: where the driver tells which, the others' idling is not this trainer's.
+        let own = |device: &u32| seen.processes.contains_key(&(*device, cast.trainer));
+        if devices.iter().any(own) {
+            devices.retain(own);
+        }
         let mut spans = Vec::new();
         let mut sampled_devices = 0;
         for device in &devices {

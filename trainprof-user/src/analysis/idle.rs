@@ -1,8 +1,9 @@
 //! The join of GPU samples with the host: every idle second of a GPU goes to what the host did in it.
 //!
 //! A sample says how much of its span was idle, not when. Idle time goes first to what no GPU work can overlap
-//! with (stalls, waits), then to copies, the rest to the trainer's own computing. How far that may be wrong is carried
-//! along: a span that is neither all idle nor all busy can be misjudged by the smaller of the two.
+//! with (stalls, waits), then to copies, then to the trainer's own computing, as long as each of them lasted; what is left while the
+//! trainer waited for the GPU is nobody's. How far that may be wrong is carried along: a span that is neither all idle nor all busy can
+//! be misjudged by the smaller of the two.
 
 use std::collections::BTreeMap;
 
@@ -45,12 +46,14 @@ impl Turn {
     }
 }
 
-/// Blames the idle time of one mean device. `kinds`: for each leaf its causes with their shares.
+/// Blames the idle time of one mean device. `kinds`: for each leaf its causes with their shares. `waits`: whether a leaf is waiting
+/// for the GPU: whatever is idle then, the host does not keep waiting.
 pub fn blame(
     gpu: &GpuTime,
     walked: &[(u64, u64)],
     pieces: &[Piece],
     kinds: &[Vec<(Kind, f64)>],
+    waits: &[bool],
 ) -> IdleBlame {
     let mut out = IdleBlame::default();
     // A span of which a part was not walked would leave idle time to nobody.
@@ -69,6 +72,7 @@ pub fn blame(
         out.seen_s += length / 1e9 / devices;
         out.idle_s += idle / 1e9 / devices;
         let mut doing = BTreeMap::<Kind, f64>::new();
+        let mut computing = 0.0;
         let first = pieces.partition_point(|piece| piece.from + longest < span.from);
         for piece in pieces[first..]
             .iter()
@@ -82,6 +86,9 @@ pub fn blame(
             let ns = piece.ns * (upper - lower) as f64 / (piece.to - piece.from) as f64;
             for (kind, share) in &kinds[piece.leaf as usize] {
                 *doing.entry(*kind).or_default() += ns * share;
+                if Turn::of(*kind) == Turn::Computing && !waits[piece.leaf as usize] {
+                    computing += ns * share;
+                }
             }
         }
         let parted = idle.min(length - idle);
@@ -96,16 +103,14 @@ pub fn blame(
             }
             left -= given;
         }
-        let computes = doing
-            .iter()
-            .any(|(kind, ns)| Turn::of(*kind) == Turn::Computing && *ns > 0.0);
-        let kind = if computes {
-            Kind::HostCompute
-        } else {
-            Kind::Unknown
-        };
-        if left > 0.0 {
-            *out.by_kind.entry(kind).or_default() += left / 1e9 / devices;
+        let by_host = left.min(computing);
+        for (kind, ns) in [
+            (Kind::HostCompute, by_host),
+            (Kind::Unknown, left - by_host),
+        ] {
+            if ns > 0.0 {
+                *out.by_kind.entry(kind).or_default() += ns / 1e9 / devices;
+            }
         }
     }
     out
@@ -162,7 +167,7 @@ mod tests {
             },
         ];
         let kinds = [vec![(Kind::Compute, 1.0)], vec![(Kind::StorageIo, 1.0)]];
-        let got = blame(&gpu, &[(0, 2_000)], &pieces, &kinds);
+        let got = blame(&gpu, &[(0, 2_000)], &pieces, &kinds, &[false; 2]);
         let ns = |kind: Kind| (got.by_kind.get(&kind).copied().unwrap_or(0.0) * 1e9).round();
         assert_eq!(ns(Kind::StorageIo), 400.0 + 900.0);
         assert_eq!(ns(Kind::HostCompute), 100.0 + 100.0);
@@ -191,8 +196,35 @@ mod tests {
         };
         let pieces = [piece(0, 750, 0), piece(750, 1_000, 1)];
         let kinds = [vec![(Kind::H2dCopy, 1.0)], vec![(Kind::Checkpoint, 1.0)]];
-        let got = blame(&gpu, &[(0, 1_000)], &pieces, &kinds);
+        let got = blame(&gpu, &[(0, 1_000)], &pieces, &kinds, &[false; 2]);
         let ns = |kind: Kind| (got.by_kind.get(&kind).copied().unwrap_or(0.0) * 1e9).round();
         assert_eq!((ns(Kind::Checkpoint), ns(Kind::H2dCopy)), (250.0, 50.0));
+    }
+
+    #[test]
+    fn what_idles_while_the_gpu_is_waited_for_is_not_the_hosts() {
+        let gpu = GpuTime {
+            spans: vec![IdleSpan {
+                from: 0,
+                to: 1_000,
+                idle: 0.6,
+            }],
+            calls: true,
+            synchronising: 0.0,
+            devices: vec![0],
+            sampled_devices: 1,
+        };
+        let piece = |from, to, leaf| Piece {
+            from,
+            to,
+            ns: (to - from) as f64,
+            leaf,
+        };
+        // The host computes for 200, and waits for the GPU for the rest.
+        let pieces = [piece(0, 200, 0), piece(200, 1_000, 1)];
+        let kinds = [vec![(Kind::Compute, 1.0)], vec![(Kind::Compute, 1.0)]];
+        let got = blame(&gpu, &[(0, 1_000)], &pieces, &kinds, &[false, true]);
+        let ns = |kind: Kind| (got.by_kind.get(&kind).copied().unwrap_or(0.0) * 1e9).round();
+        assert_eq!((ns(Kind::HostCompute), ns(Kind::Unknown)), (200.0, 400.0));
     }
 }

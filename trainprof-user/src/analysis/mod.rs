@@ -160,7 +160,12 @@ fn trainer(
     for share in &shares {
         kinds_of_leaf[share.leaf as usize].push((share.kind, share.of_leaf));
     }
-    let idle = idle::blame(&gpu, &walked.spans, &walked.pieces, &kinds_of_leaf);
+    let waits: Vec<bool> = walked
+        .leaves
+        .iter()
+        .map(|(leaf, _)| leaf.waits_for_gpu())
+        .collect();
+    let idle = idle::blame(&gpu, &walked.spans, &walked.pieces, &kinds_of_leaf, &waits);
     let there: f64 = facts
         .spans_of(cast.step_tid)
         .iter()

@@ -45,6 +45,26 @@ pub fn gpu(session: &Session, analysis: &Analysis) -> Gpu {
     }
 }
 
+/// Names of NVML's clock-throttle reasons (nvmlClocksThrottleReason* in nvml.h), by bit.
+const REASONS: [&str; 9] = [
+    "gpu-idle",
+    "applications-clocks",
+    "sw-power-cap",
+    "hw-slowdown",
+    "sync-boost",
+    "sw-thermal-slowdown",
+    "hw-thermal-slowdown",
+    "hw-power-brake-slowdown",
+    "display-clocks",
+];
+
+fn names(bits: u64) -> Vec<&'static str> {
+    let set = REASONS.iter().enumerate();
+    set.filter(|(bit, _)| bits & (1 << bit) != 0)
+        .map(|(_, name)| *name)
+        .collect()
+}
+
 fn device(session: &Session, fact: &GpuDeviceFact) -> GpuDevice {
     let of = |metric: GpuMetric| -> &[GpuSampleFact] {
         session
@@ -73,6 +93,11 @@ fn device(session: &Session, fact: &GpuDeviceFact) -> GpuDevice {
         busy += length * sample.value.clamp(0.0, 1.0);
     }
     let reasons = of(GpuMetric::ThrottleReasons);
+    let reasons = (!reasons.is_empty()).then(|| {
+        reasons
+            .iter()
+            .fold(0, |bits, sample| bits | sample.value as u64)
+    });
     GpuDevice {
         index: fact.index,
         mig: fact.mig,
@@ -88,11 +113,12 @@ fn device(session: &Session, fact: &GpuDeviceFact) -> GpuDevice {
         sm_clock_mean_mhz: mean(GpuMetric::SmClockMhz),
         temperature_max_c: max(GpuMetric::TemperatureC),
         sm_activity_mean: mean(GpuMetric::SmActivity),
-        throttle_reasons: (!reasons.is_empty()).then(|| {
-            reasons
-                .iter()
-                .fold(0, |bits, sample| bits | sample.value as u64)
-        }),
+        throttle_reasons: reasons,
+        throttle_reason_names: reasons.map(names),
+        memory_util_mean: mean(GpuMetric::MemoryUtilisation),
+        memory_clock_mean_mhz: mean(GpuMetric::MemoryClockMhz),
+        sm_occupancy_mean: mean(GpuMetric::SmOccupancy),
+        tensor_activity_mean: mean(GpuMetric::TensorActivity),
         pcie_rx_bytes_per_s: mean(GpuMetric::PcieRxBytesPerS),
         pcie_tx_bytes_per_s: mean(GpuMetric::PcieTxBytesPerS),
         ecc_errors: max(GpuMetric::EccErrors).map(|count| count as u64),
@@ -152,4 +178,16 @@ fn calls(session: &Session) -> Vec<GpuCallRow> {
         .collect();
     out.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+
+    #[test]
+    fn reasons_have_names() {
+        assert_eq!(names(0x44), ["sw-power-cap", "hw-thermal-slowdown"]);
+        assert_eq!(names(0x1), ["gpu-idle"]);
+        assert!(names(1 << 40).is_empty());
+    }
 }

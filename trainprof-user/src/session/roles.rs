@@ -232,6 +232,10 @@ fn trains(session: &Session, pid: u32) -> bool {
 
 /// Whether a process calls a GPU's runtime: what it hears is for that, however little it runs itself.
 fn drives_gpu(session: &Session, pid: u32) -> bool {
+    // The driver knows whose contexts there are, also where no call was probed.
+    if session.gpu.processes.keys().any(|(_, of)| *of == pid) {
+        return true;
+    }
     let mut calls = session
         .history
         .segments()

@@ -1,6 +1,6 @@
 //! Writes, fsync and rename of state between steps.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Answer, Look, look::rounded};
 use crate::analysis::{Kind, words};
@@ -18,6 +18,21 @@ pub(super) fn rule(look: &Look) -> Answer {
             .map(|pair| (pair[1].0 - pair[0].0) as f64 / 1e9)
             .sum::<f64>()
             / (bursts.len().max(2) - 1) as f64;
+        let took = look.wall_share(KIND) * look.trainer.wall / 1e9;
+        if !bursts.is_empty() {
+            evidence.insert("seconds_each", rounded(took / bursts.len() as f64));
+        }
+        let steps = look.trainer.steps.as_ref().map(|steps| steps.spans.len());
+        let per_step = steps
+            .filter(|steps| *steps > 0)
+            .map(|steps| took / steps as f64);
+        evidence.insert(
+            "added_ms_per_step",
+            per_step.map_or(Value::Null, |seconds| rounded(seconds * 1e3)),
+        );
+        let adds = per_step.map_or_else(String::new, |seconds| {
+            format!(", which adds {} to a step on average", words::time(seconds))
+        });
         let places = look.places(KIND);
         let to = if places.is_empty() {
             String::new()
@@ -35,8 +50,23 @@ pub(super) fn rule(look: &Look) -> Answer {
             String::new()
         };
         (
-            format!("the trainer stood still to write state{to}{how_often}"),
-            "write it in the background (copy to memory, then a thread or process), less often, or to faster storage".to_owned(),
+            format!("the trainer stood still to write state{to}{how_often}{adds}"),
+            advice(between, bursts.len() >= 2, look),
         )
     })
+}
+
+/// Half the number of checkpoints takes half of the time; what is written by somebody else takes none of it.
+fn advice(between_s: f64, repeated: bool, look: &Look) -> String {
+    let background =
+        "copy the state to memory and let a thread or process write it while training goes on";
+    if !repeated {
+        return format!("{background}, or write to faster storage");
+    }
+    let saved = words::percent(look.wall_share(KIND) / 2.0);
+    format!(
+        "{background}; or write every {} instead of every {}, which saves {saved} of the time; or to faster storage",
+        words::time(between_s * 2.0),
+        words::time(between_s)
+    )
 }

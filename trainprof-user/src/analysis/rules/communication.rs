@@ -42,7 +42,15 @@ pub(super) fn rule(look: &Look) -> Answer {
         evidence.insert("guilty_pid", json!(guilty));
         (
             format!("the other ranks wait for the rank in process {guilty}{does}"),
-            "make that rank's work as short as that of the others".to_owned(),
+            match doing.first() {
+                Some((kind, _)) if *kind != Kind::Compute => format!(
+                    "make that rank's work as short as that of the others, its {} first: attach to process {guilty} to see what is behind it",
+                    kind.name()
+                ),
+                _ => format!(
+                    "make that rank's work as short as that of the others (batches of the same cost for each rank, a CPU or GPU like theirs): attach to process {guilty} to see what it does"
+                ),
+            },
         )
     })
 }

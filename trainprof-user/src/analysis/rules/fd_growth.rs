@@ -3,9 +3,12 @@
 use serde_json::json;
 
 use super::{Answer, Finding, Look, growth::steady_growth, look::rounded};
+use crate::analysis::words;
 
 /// Slower growth than this (descriptors a second) takes days to matter.
 const MIN_SLOPE: f64 = 0.2;
+/// Soft limit that Linux starts with (getrlimit(2), INR_OPEN_CUR in include/uapi/linux/fs.h).
+const USUAL_LIMIT: f64 = 1024.0;
 
 pub(super) fn rule(look: &Look) -> Answer {
     let Some(start) = &look.session.start else {
@@ -32,7 +35,10 @@ pub(super) fn rule(look: &Look) -> Answer {
                     "process {pid} opens {:.1} descriptors a second more than it closes; it has {:.0}",
                     growth.slope, growth.last
                 ),
-                advice: "close files, or let a with-statement do it; tensors passed between processes hold one each (torch.multiprocessing.set_sharing_strategy)".to_owned(),
+                advice: format!(
+                    "close files, or let a with-statement do it; tensors passed between processes hold one each (torch.multiprocessing.set_sharing_strategy). It will have {USUAL_LIMIT:.0}, the usual limit (ulimit -n), {}",
+                    when(growth.last, growth.slope)
+                ),
                 effect: None,
             });
         }
@@ -41,5 +47,14 @@ pub(super) fn rule(look: &Look) -> Answer {
         Answer::Clear
     } else {
         Answer::NotEnough("descriptors were counted for less than ten seconds")
+    }
+}
+
+/// When that limit is reached at this pace.
+fn when(now: f64, per_s: f64) -> String {
+    if now >= USUAL_LIMIT {
+        "already: how many it may have stands in /proc/PID/limits".to_owned()
+    } else {
+        format!("in {}", words::time((USUAL_LIMIT - now) / per_s))
     }
 }

@@ -13,6 +13,7 @@ mod gpu_shared;
 pub mod growth;
 mod h2d_copy;
 mod host_compute;
+mod in_flight;
 mod input_cpu;
 mod look;
 mod memory_growth;

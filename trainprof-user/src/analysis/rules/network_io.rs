@@ -2,7 +2,11 @@
 
 use serde_json::json;
 
-use super::{Answer, Look, look::clip};
+use super::{
+    Answer, Look,
+    in_flight::in_flight,
+    look::{clip, rounded},
+};
 use crate::analysis::{Kind, words};
 
 const KIND: Kind = Kind::NetworkIo;
@@ -44,7 +48,18 @@ pub(super) fn rule(look: &Look) -> Answer {
             look.who(KIND),
             words::bytes(rate)
         );
-        let advice = "keep more requests in flight (more workers, or several requests for each), fetch larger objects, or keep a local copy".to_owned();
+        evidence.insert("bytes_per_s", rounded(rate));
+        let more = match in_flight(look) {
+            Some((now, wanted)) => {
+                evidence.insert("in_flight_needed", rounded(wanted));
+                format!("keep more requests in flight: about {wanted:.0} instead of {now} would keep up with the trainer (more workers, or several requests for each)")
+            }
+            None if look.trainer.cast.parallel() == 0 => {
+                "ask ahead, and for several things at a time (DataLoader workers, a pool of threads, asynchronous requests)".to_owned()
+            }
+            None => "keep more requests in flight (several for each worker)".to_owned(),
+        };
+        let advice = format!("{more}, fetch larger objects, or keep a local copy");
         (summary, advice)
     })
 }

@@ -8,6 +8,9 @@ const KIND: Kind = Kind::SmallFiles;
 /// Files that are looked up so many times as often as they are opened are not there to be read.
 const LOOKS_UP: f64 = 5.0;
 
+/// Size of a shard that is read in sequence: large enough that its open does not count (WebDataset's own advice is 100 MB to 1 GB).
+const SHARD_BYTES: f64 = 256e6;
+
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
         let rate = look.files_per_s(KIND, |time| time.opens);
@@ -46,12 +49,24 @@ pub(super) fn rule(look: &Look) -> Answer {
             },
             look.served_by(KIND),
         );
+        let opened = rate * look.session.duration_s();
+        evidence.insert("opens", rounded(opened.round()));
+        let files = mean.map_or_else(
+            || "these files".to_owned(),
+            |mean| {
+                format!(
+                    "these files ({opened:.0} opens in {}, mean {})",
+                    words::time(look.session.duration_s()),
+                    words::bytes(mean)
+                )
+            },
+        );
         let shard = mean.map_or_else(String::new, |mean| {
-            let count = (256e6 / mean.max(1.0)).clamp(10.0, 1e6);
-            format!(" (about {count:.0} of them in each 256 MB shard)")
+            let count = (SHARD_BYTES / mean.max(1.0)).clamp(10.0, 1e6);
+            format!(", about {count:.0} of them in each shard of 256 MB")
         });
         let advice = format!(
-            "pack these files into shards read in sequence (tar/WebDataset, Parquet, LMDB){shard}"
+            "pack {files} into shards read in sequence (tar/WebDataset, Parquet, LMDB){shard}"
         );
         (summary, advice)
     })

@@ -2,7 +2,11 @@
 
 use serde_json::json;
 
-use super::{Answer, Look, look::rounded};
+use super::{
+    Answer, Look,
+    in_flight::{in_flight, wanted_rate},
+    look::rounded,
+};
 use crate::analysis::{Kind, walk::is_served, words};
 
 const KIND: Kind = Kind::StorageIo;
@@ -48,7 +52,16 @@ pub(super) fn rule(look: &Look) -> Answer {
         let advice = if parallel == 0 {
             "let DataLoader workers read ahead, or move the data to faster storage".to_owned()
         } else {
-            format!("move {at} to faster or local storage, or let more than {parallel} workers have reads in flight (a latency, not a bandwidth, can be hidden that way)")
+            let needed = wanted_rate(look, KIND, rate);
+            evidence.insert("bytes_per_s_needed", rounded(needed));
+            let workers = in_flight(look).map_or_else(
+                || format!("more than {parallel}"),
+                |(_, wanted)| format!("about {wanted:.0} instead of {parallel}"),
+            );
+            format!(
+                "move {at} to faster or local storage (the trainer could use {} a second), or let {workers} workers have reads in flight (a latency, not a bandwidth, can be hidden that way)",
+                words::bytes(needed)
+            )
         };
         (summary, advice)
     })

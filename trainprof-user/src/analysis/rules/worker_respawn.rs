@@ -45,10 +45,13 @@ pub(super) fn rule(look: &Look) -> Answer {
     let every = session.duration_s() / generations;
     let waited = look.trainer.ns(Kind::WorkerStart) / look.trainer.wall;
     let saved = if waited > 0.0 {
-        let (saved, every) = (words::time(waited * every), words::time(every));
-        format!("; that saves up to {saved} every {every}")
+        format!(
+            "that saves up to {} every {}",
+            words::time(waited * every),
+            words::time(every)
+        )
     } else {
-        String::new()
+        "the trainer hardly waited for that here, so no step gets much shorter".to_owned()
     };
     Answer::Found(Finding {
         kind: "worker-respawn",
@@ -66,7 +69,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             words::time(every)
         ),
         advice: format!(
-            "keep them: persistent_workers=True; each start costs a fork, the imports, and an empty queue{saved}"
+            "keep them: persistent_workers=True; each start costs a fork, the imports, and an empty queue; {saved}"
         ),
         effect: None,
     })

@@ -84,6 +84,14 @@ pub struct Leaf {
 }
 
 impl Leaf {
+    /// Whether it is waiting for the GPU to be done.
+    pub fn waits_for_gpu(&self) -> bool {
+        let What::GpuCall { kind, .. } = self.what else {
+            return false;
+        };
+        kind == GpuCallKind::Synchronise
+    }
+
     /// The thread that the first one waited for.
     pub fn next(&self) -> Option<u32> {
         (!self.hops.is_empty()).then(|| self.hops.get(1).map_or(self.what.tid(), |hop| hop.tid))

@@ -38,6 +38,12 @@ pub struct GpuDevice {
     pub sm_activity_mean: Option<f64>,
     /// Bits of NVML's clock-throttle reasons that were set at any time.
     pub throttle_reasons: Option<u64>,
+    /// The same by name.
+    pub throttle_reason_names: Option<Vec<&'static str>>,
+    pub memory_util_mean: Option<f64>,
+    pub memory_clock_mean_mhz: Option<f64>,
+    pub sm_occupancy_mean: Option<f64>,
+    pub tensor_activity_mean: Option<f64>,
     pub pcie_rx_bytes_per_s: Option<f64>,
     pub pcie_tx_bytes_per_s: Option<f64>,
     pub ecc_errors: Option<u64>,

@@ -73,6 +73,17 @@ fn told(device: &GpuDevice) -> String {
     if let Some(mhz) = device.sm_clock_mean_mhz {
         facts.push(format!("{mhz:.0} MHz"));
     }
+    // An idle GPU lowers its clocks, and applications may set them: neither slows anything down that was meant to be faster.
+    let slowed: Vec<&str> = device
+        .throttle_reason_names
+        .iter()
+        .flatten()
+        .copied()
+        .filter(|name| name.contains("slowdown") || name.contains("cap"))
+        .collect();
+    if !slowed.is_empty() {
+        facts.push(format!("slowed down by {}", slowed.join(", ")));
+    }
     if let Some(errors) = device.ecc_errors.filter(|errors| *errors > 0) {
         facts.push(format!("{errors} uncorrected memory errors"));
     }

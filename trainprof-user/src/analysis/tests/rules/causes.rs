@@ -50,7 +50,7 @@ pub(super) fn stories() -> [Story; 11] {
             clear: || alone(|_, _| ()),
             share: Some(0.56),
             proves: |evidence| evidence["outsiders"][0]["command"] == "tracker",
-            advice: &["keep more requests in flight", "at most"],
+            advice: &["ask ahead", "at most"],
         },
         Story {
             rule: "input-cpu",
@@ -93,7 +93,7 @@ pub(super) fn stories() -> [Story; 11] {
                     && is(evidence, "quota_cpus", 1.5)
                     && is(evidence, "throttled_periods_share", 0.8)
             },
-            advice: &["raise the quota (cpu.max", "at most"],
+            advice: &["raise the quota from 1.50 to about 2.5 CPUs", "at most"],
         },
         Story {
             rule: "allocation-churn",
@@ -110,7 +110,11 @@ pub(super) fn stories() -> [Story; 11] {
             // What is computed between two writes belongs to it.
             share: Some(0.30),
             proves: |evidence| is(evidence, "count", 8.0) && is(evidence, "longest_s", 0.3),
-            advice: &["write it in the background", "at most"],
+            advice: &[
+                "let a thread or process write it",
+                "instead of every",
+                "at most",
+            ],
         },
         Story {
             rule: "communication",

@@ -69,7 +69,11 @@ pub(super) fn stories() -> [Story; 4] {
                     && is(evidence, "descriptors_per_s", 2.0)
                     && is(evidence, "descriptors", 80.0)
             },
-            advice: &["close files", "set_sharing_strategy"],
+            advice: &[
+                "close files",
+                "set_sharing_strategy",
+                "the usual limit (ulimit -n), in",
+            ],
         },
     ]
 }
