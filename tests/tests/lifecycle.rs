@@ -1,12 +1,13 @@
 //! How a watch ends, what `run` passes on, and what is left in the kernel afterwards.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use trainprof_tests::bpf;
-use trainprof_tests::env::root_test;
-use trainprof_tests::product::Watch;
-use trainprof_tests::report::u64_at;
-use trainprof_tests::workload::{os, program};
+use trainprof_tests::env::{root_test, trainprof};
+use trainprof_tests::product::{Watch, finish};
+use trainprof_tests::report::{Report, u64_at};
+use trainprof_tests::workload::{children, os, program};
 use trainprof_tests::{Checks, Data, Workload};
 
 #[test]
@@ -127,6 +128,50 @@ fn the_end_of_the_job_ends_the_watch() {
         "opens",
         u64_at(total, "/open/count"),
         report.u64("/io/opens"),
+    );
+    checks.done();
+}
+
+#[test]
+fn trainprof_is_not_of_the_job_that_it_was_started_in() {
+    let Some(_turn) = root_test("trainprof_is_not_of_the_job_that_it_was_started_in") else {
+        return;
+    };
+    // A shell that watches itself, starts a job once it is watched, and ends: then nobody of the job is left.
+    let script = r#"
+        "$0" attach $$ -d 100s -q -o "$1/rec" --json "$1/json" 2> "$1/said" &
+        until grep -q 'trainprof: watching' "$1/said"; do sleep 0.1; done
+        sleep 1.5"#;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script])
+        .arg(trainprof())
+        .arg(folder.path());
+    // Trainprof holds the shell's standard output open: this waits for both.
+    let ended = finish(command);
+    let said = std::fs::read_to_string(folder.path().join("said")).expect("what it said");
+    assert_eq!(ended.code(), 0, "{said}{}", ended.stderr);
+    let json = std::fs::read_to_string(folder.path().join("json")).expect("a report");
+    let report = Report::parse(&json);
+    let mut checks = Checks::new();
+    checks.that(report.at("/ended") == "job-ended", || {
+        format!("it ended by {}", report.at("/ended"))
+    });
+    let rows = report.rows("/job/processes");
+    let commands = || rows.iter().map(|row| row["command"].to_string());
+    checks.that(commands().any(|c| c.contains("\"1.5\"")), || {
+        "the job is not in the report".into()
+    });
+    checks.that(
+        !commands()
+            .any(|c| c.contains("\"attach\"") && c.contains("\"-q\"") && !c.contains("\"-c\"")),
+        || {
+            format!(
+                "trainprof is in the job: {:?}",
+                commands().collect::<Vec<_>>()
+            )
+        },
     );
     checks.done();
 }
