@@ -3,6 +3,7 @@
 mod footer;
 mod gpu;
 mod memory;
+mod place;
 mod tables;
 mod units;
 
@@ -120,6 +121,7 @@ fn headline(out: &mut String, report: &Report) -> std::fmt::Result {
         )?;
     }
     writeln!(out)?;
+    place::place(out, report)?;
     steps(out, report)?;
     if let Some(trainer) = &report.trainer {
         wrapped(out, "the trainer's time: ", &split(&trainer.share))?;
