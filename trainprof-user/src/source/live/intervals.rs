@@ -63,6 +63,7 @@ impl Live {
             self.look_up(key.fileset, key.waker);
             self.socket(key.tid, &wait_object(key), cell.wait_ns);
         }
+        self.memo.look_again(&mut self.out);
         self.pressure.resolve_sockets(&mut self.out);
         // A thread that has ended since then has given its account.
         let mut threads = std::mem::take(&mut self.threads);
