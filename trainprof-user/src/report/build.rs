@@ -12,7 +12,7 @@ use super::{
         Cost, Coverage, Faults, Host, Job, Missing, ProcessRow, Report, RssBytes, SCHEMA, Shares,
         StorageBytes, Trainer, Workers,
     },
-    threads::threads,
+    threads::{threads, waits},
     why,
 };
 use crate::{
@@ -31,6 +31,9 @@ use crate::{
 
 /// Run time of the probes that was counted for less than this (ns) says too little: a job works in bursts.
 const MIN_COUNTED_NS: u64 = 100_000_000;
+
+/// Waits that are listed for one process.
+const WAITS_OF_PROCESS: usize = 5;
 
 /// Builds the report.
 pub fn report(session: &Session, shown: Shown) -> Report {
@@ -170,6 +173,10 @@ fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>
                 .unwrap_or_default(),
             roles.get(&process.pid),
         ),
+        present_s: leading.map(|thread| seconds(thread.present_ns(session.until))),
+        waits: leading
+            .map(|thread| waits(session, thread, WAITS_OF_PROCESS))
+            .unwrap_or_default(),
         cpu_s: seconds(threads.iter().map(|thread| thread.run_ns).sum()),
         io: io::traffic(session, Some(process.pid)),
         faults: seen.then(|| Faults {

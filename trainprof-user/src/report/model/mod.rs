@@ -91,6 +91,10 @@ pub struct ProcessRow {
     pub ended: bool,
     /// Of its leading thread.
     pub share: Shares,
+    /// Seconds that its leading thread was there while it was watched; `null` when no thread was seen.
+    pub present_s: Option<f64>,
+    /// The longest waits of its leading thread.
+    pub waits: Vec<WaitRow>,
     /// CPU time of all its threads.
     pub cpu_s: f64,
     /// On files only.

@@ -31,6 +31,7 @@ fn render(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
     tables::processes(out, report, top)?;
     tables::blame(out, report)?;
     tables::waits(out, report)?;
+    tables::workers_waits(out, report)?;
     gpu::gpu(out, report)?;
     tables::files(out, report, top)?;
     memory::memory(out, report)?;
