@@ -218,7 +218,8 @@ pub fn files(out: &mut String, report: &Report, top: usize) -> std::fmt::Result 
     if let Some(ratio) = io.cache_hit_ratio {
         facts.push(format!("{} of bytes from the cache", percent(ratio)));
     }
-    for (name, q) in &io.latency_us {
+    let timed = io.latency_us.iter();
+    for (name, q) in timed.filter_map(|(name, q)| Some((name, q.as_ref()?))) {
         facts.push(format!(
             "{name} p50 {} p99 {}",
             micros(q.p50),
