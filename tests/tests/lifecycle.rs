@@ -37,6 +37,89 @@ fn killing_trainprof_leaves_the_job_alone_and_no_probe_behind() {
     bpf::wait_until_gone(&before);
 }
 
+/// Waits until none of these processes is there any more; a process that has ended and was not waited for is not.
+fn wait_until_ended(what: &str, pids: &[i32]) {
+    let lives = |pid: &&i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+        state.is_some_and(|state| !state.starts_with(['Z', 'X']))
+    };
+    let until = Instant::now() + Duration::from_secs(30);
+    while let Some(pid) = pids.iter().find(lives) {
+        assert!(
+            Instant::now() < until,
+            "{what}: process {pid} is still there"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn killing_run_leaves_a_command_that_has_begun_alone() {
+    let name = "killing_run_leaves_a_command_that_has_begun_alone";
+    let Some(_turn) = root_test(name) else { return };
+    let before = bpf::held();
+    let data = Data::new();
+    let (begun, done) = (data.path("begun"), data.path("done"));
+    let script = r#"echo $$ > "$0.new" && mv "$0.new" "$0"; sleep 3; echo > "$1""#;
+    let mut watch = Watch::run(&[], &os(&[&"sh", &"-c", &script, &begun, &done]), &[]);
+    watch.wait_watching();
+    let until = Instant::now() + Duration::from_secs(60);
+    while !begun.exists() {
+        assert!(Instant::now() < until, "the command has not begun");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let text = std::fs::read_to_string(&begun).expect("the command's number");
+    let command: i32 = text.trim().parse().expect("a number");
+    let all = children(watch.pid());
+    let helpers: Vec<i32> = all.iter().copied().filter(|pid| *pid != command).collect();
+    assert!(
+        all.contains(&command) && !helpers.is_empty(),
+        "{all:?}, command {command}"
+    );
+    watch.signal(libc::SIGKILL);
+    assert_eq!(watch.wait().code(), 128 + 9);
+    wait_until_ended("a helper", &helpers);
+    bpf::wait_until_gone(&before);
+    // SAFETY: signal 0 only asks whether the process is there.
+    assert_eq!(unsafe { libc::kill(command, 0) }, 0, "the command goes on");
+    wait_until_ended("the command", &[command]);
+    assert!(done.exists(), "the command did not come to its end");
+}
+
+#[test]
+fn a_command_that_has_not_begun_ends_with_run() {
+    let name = "a_command_that_has_not_begun_ends_with_run";
+    let Some(_turn) = root_test(name) else { return };
+    let before = bpf::held();
+    let data = Data::new();
+    let begun = data.path("begun");
+    let mut held = 0;
+    for delay_ms in [0, 20, 50, 100, 200] {
+        let command = os(&[&"sh", &"-c", &r#"echo > "$0"; sleep 1"#, &begun]);
+        let watch = Watch::run(&[], &command, &[]);
+        let until = Instant::now() + Duration::from_secs(60);
+        // The first is the command, which waits to be let go.
+        while children(watch.pid()).is_empty() {
+            assert!(Instant::now() < until, "nothing was launched");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let all = children(watch.pid());
+        watch.signal(libc::SIGKILL);
+        assert_eq!(watch.wait().code(), 128 + 9);
+        wait_until_ended("the command or a helper", &all);
+        if begun.exists() {
+            // It had begun: it came to its end.
+            std::fs::remove_file(&begun).expect("removed");
+        } else {
+            held += 1;
+        }
+    }
+    assert!(held > 0, "none was killed before the command had begun");
+    bpf::wait_until_gone(&before);
+}
+
 #[test]
 fn nothing_is_left_in_the_kernel_after_a_watch() {
     let Some(_turn) = root_test("nothing_is_left_in_the_kernel_after_a_watch") else {
@@ -315,8 +398,18 @@ fn run_passes_signals_to_the_command() {
     let Some(_turn) = root_test("run_passes_signals_to_the_command") else {
         return;
     };
-    let script = "trap 'exit 42' TERM; trap 'exit 43' USR1; while :; do sleep 0.05; done";
-    for (signal, code) in [(libc::SIGTERM, 42), (libc::SIGUSR1, 43)] {
+    let passed = [
+        (libc::SIGTERM, "TERM"),
+        (libc::SIGUSR1, "USR1"),
+        (libc::SIGUSR2, "USR2"),
+        (libc::SIGINT, "INT"),
+        (libc::SIGHUP, "HUP"),
+        (libc::SIGQUIT, "QUIT"),
+    ];
+    let traps = passed.map(|(number, name)| format!("trap 'exit {}' {name}; ", 40 + number));
+    let script = traps.concat() + "while :; do sleep 0.05; done";
+    for (signal, _) in passed {
+        let code = 40 + signal;
         let mut watch = Watch::run(&[], &os(&[&"sh", &"-c", &script]), &[]);
         watch.wait_watching();
         std::thread::sleep(Duration::from_millis(300));
