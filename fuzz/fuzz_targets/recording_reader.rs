@@ -1,23 +1,20 @@
-//! Reads arbitrary bytes as a recording: no panic, no endless reading, bounded memory.
+//! Reads arbitrary bytes as a recording and makes the report of it, as `trainprof report` does: no panic, no endless reading, bounded
+//! memory.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use serde::Deserialize;
-use trainprof_user::record::format::{BlockHeader, BlockKind, FileHeader};
-use trainprof_user::record::{Completeness, Reader};
+use trainprof_user::{
+    record::{
+        Completeness, Reader, Record,
+        format::{BlockHeader, BlockKind, FileHeader},
+    },
+    report::{Shown, report, to_json, to_text},
+    session::Session,
+};
 
-/// Every shape that postcard decodes in a way of its own.
-#[derive(Debug, Deserialize)]
-#[expect(dead_code, reason = "decoded for its own sake")]
-enum Fact {
-    Tick,
-    Wait { tid: u32, from: u64, kind: i16 },
-    Path(String),
-    Stack(Vec<u64>),
-    Sample(Option<[u8; 3]>, bool, f64),
-    Nested(Vec<(String, Option<char>)>),
-}
+/// Rows of each table.
+const TOP: usize = 5;
 
 fuzz_target!(|input: &[u8]| {
     read(input);
@@ -29,21 +26,25 @@ fn read(bytes: &[u8]) {
     let Ok(mut reader) = Reader::from_bytes(bytes) else {
         return;
     };
+    let mut session = Session::default();
     let mut records = 0;
-    while let Some(fact) = reader
-        .next_record::<Fact>()
+    while let Some(record) = reader
+        .next_record::<Record>()
         .expect("reading memory does not fail")
     {
-        std::hint::black_box(fact);
+        session.apply(&record);
         records += 1;
     }
     assert!(records <= bytes.len(), "a record takes a byte at least");
     assert_eq!(reader.records_read(), records as u64);
     assert_ne!(reader.completeness(), &Completeness::Unread);
     assert!(
-        matches!(reader.next_record::<Fact>(), Ok(None)),
+        matches!(reader.next_record::<Record>(), Ok(None)),
         "no record after the end"
     );
+    let report = report(&session, Shown { top: TOP });
+    let json = to_json(&report);
+    assert!(json.starts_with('{') && !to_text(&report, TOP).is_empty());
 }
 
 /// A recording with `input` for its payloads: a length and a record count in front of each.

@@ -11,6 +11,7 @@ use trainprof_tests::env::{has_tool, root_test, skip};
 use trainprof_tests::product::{Watch, finish, trainprof};
 use trainprof_tests::workload::{folder, os, program};
 use trainprof_tests::{Data, Workload};
+use trainprof_user::record::format::{BlockHeader, BlockKind, FORMAT, FileHeader};
 
 #[test]
 fn no_such_process() {
@@ -234,6 +235,36 @@ fn damaged_recordings() {
         } else {
             assert!(!ended.stderr.is_empty(), "byte {at}: a message");
         }
+    }
+}
+
+/// A recording of one record, which is not whole, as another trainprof left it.
+fn of_another_trainprof(format: u16, writer: &str, record: &[u8]) -> Vec<u8> {
+    let file = FileHeader {
+        format,
+        flags: 0,
+        writer: writer.to_owned(),
+    };
+    let block = BlockHeader::of(BlockKind::Records, 0, 1, record).expect("a block");
+    [file.encode().as_slice(), &block.encode(), record].concat()
+}
+
+#[test]
+fn recordings_of_a_newer_trainprof() {
+    // Another layout of the file: nothing of it can be read.
+    report_of(&of_another_trainprof(FORMAT + 1, "97.1.0", &[0]))
+        .expect_failure(2, &["upgrade trainprof to 97.1.0 or later"]);
+    // One more kind of record: what comes before it can.
+    let newer = of_another_trainprof(FORMAT, "97.1.0", &[0xff, 0x7f, 1, 2, 3]);
+    let ended = report_of(&newer);
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let report = trainprof_tests::Report::parse(&ended.stdout);
+    let missing = report.at("/coverage/missing").to_string();
+    for said in [&ended.stderr, &missing] {
+        assert!(
+            said.contains("Read it with trainprof 97.1.0 or later") && !said.contains("corrupt"),
+            "{said}"
+        );
     }
 }
 

@@ -10,6 +10,8 @@ const KEYS: &[&str] = &[
     "/host/kernel",
     "/host/cpus",
     "/host/memory_bytes",
+    "/host/gpu_driver",
+    "/host/versions/trainprof",
     "/job/pid",
     "/job/command",
     "/job/started",
@@ -21,6 +23,10 @@ const KEYS: &[&str] = &[
     "/job/processes/0/share/on_cpu",
     "/job/processes/0/share/runnable",
     "/job/processes/0/share/io_wait",
+    "/job/processes/0/present_s",
+    "/job/processes/0/waits",
+    "/job/cgroup",
+    "/job/frameworks",
     "/job/processes/0/io/opens",
     "/job/processes/0/io/reads",
     "/job/processes/0/io/writes",
@@ -46,6 +52,11 @@ const KEYS: &[&str] = &[
     "/workers/count",
     "/workers/share",
     "/gpu/available",
+    "/gpu/devices",
+    "/gpu/idle_blame",
+    "/blame",
+    "/verdict",
+    "/findings",
     "/io/opens",
     "/io/reads",
     "/io/writes",
@@ -53,11 +64,20 @@ const KEYS: &[&str] = &[
     "/io/bytes_written",
     "/io/small_file_share",
     "/io/cache_hit_ratio",
+    "/io/latency_us/open",
+    "/io/latency_us/read",
     "/io/top",
     "/io/extensions",
     "/memory/rss_bytes",
     "/memory/oom_kills",
+    "/memory/growth_bytes_per_s",
+    "/memory/time_to_limit_s",
+    "/memory/allocs_per_s",
+    "/memory/alloc_bytes_per_s",
+    "/memory/churn_share",
+    "/memory/sites",
     "/memory/processes/0/proportional_bytes",
+    "/cost/slowdown_estimate_pct",
     "/cost/bpf_ns",
     "/cost/bpf_runs",
     "/cost/collector_cpu_s",
@@ -68,6 +88,14 @@ const KEYS: &[&str] = &[
     "/cost/estimated",
 ];
 
+/// Of the verdict, which is `null` for a job that could not be walked.
+const OF_VERDICT: [&str; 5] = [
+    "bottleneck",
+    "share",
+    "speedup_bound",
+    "summary",
+    "confidence",
+];
 const OPERATIONS: [&str; 11] = [
     "open", "read", "write", "close", "stat", "getdents", "mmap", "fsync", "rename", "copy",
     "fault",
@@ -98,6 +126,8 @@ fn every_key_of_the_contract_is_there() {
     }
     let mut checks = Checks::new();
     let report = &seen.report;
+    checks.that(!report.at("/verdict").is_null(), || "no verdict".into());
+    keys.extend(OF_VERDICT.map(|member| format!("/verdict/{member}")));
     for key in keys {
         checks.that(report.0.pointer(&key).is_some(), || {
             format!("{key} is not in the report")

@@ -35,7 +35,7 @@ fn a_kernel_without_btf_is_refused_with_the_cure() {
     let Some(_turn) = root_test(name) else { return };
     let hide = "mount -t tmpfs none /sys/kernel/btf";
     if let Some(ended) = attach_after(name, hide) {
-        ended.expect_failure(3, &["btf"]);
+        ended.expect_failure(3, &["CONFIG_DEBUG_INFO_BTF"]);
     }
 }
 
@@ -129,9 +129,11 @@ fn doctor_names_what_is_missing() {
         .arg(trainprof());
     let ended = finish(command);
     let said = (ended.stdout.clone() + &ended.stderr).to_lowercase();
-    assert!(
-        said.contains("btf"),
-        "doctor does not name the lack:\n{said}"
-    );
+    for words in ["kernel btf", "config_debug_info_btf=y"] {
+        assert!(
+            said.contains(words),
+            "doctor names no {words:?}, the lack and its cure:\n{said}"
+        );
+    }
     assert_ne!(ended.code(), 0, "doctor finds nothing wrong:\n{said}");
 }

@@ -1,12 +1,13 @@
 //! How a watch ends, what `run` passes on, and what is left in the kernel afterwards.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use trainprof_tests::bpf;
-use trainprof_tests::env::root_test;
-use trainprof_tests::product::Watch;
-use trainprof_tests::report::u64_at;
-use trainprof_tests::workload::{os, program};
+use trainprof_tests::env::{root_test, trainprof};
+use trainprof_tests::product::{Watch, finish};
+use trainprof_tests::report::{Report, u64_at};
+use trainprof_tests::workload::{children, os, program};
 use trainprof_tests::{Checks, Data, Workload};
 
 #[test]
@@ -33,6 +34,89 @@ fn killing_trainprof_leaves_the_job_alone_and_no_probe_behind() {
         0,
         "the job is unharmed"
     );
+    bpf::wait_until_gone(&before);
+}
+
+/// Waits until none of these processes is there any more; a process that has ended and was not waited for is not.
+fn wait_until_ended(what: &str, pids: &[i32]) {
+    let lives = |pid: &&i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+        state.is_some_and(|state| !state.starts_with(['Z', 'X']))
+    };
+    let until = Instant::now() + Duration::from_secs(30);
+    while let Some(pid) = pids.iter().find(lives) {
+        assert!(
+            Instant::now() < until,
+            "{what}: process {pid} is still there"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn killing_run_leaves_a_command_that_has_begun_alone() {
+    let name = "killing_run_leaves_a_command_that_has_begun_alone";
+    let Some(_turn) = root_test(name) else { return };
+    let before = bpf::held();
+    let data = Data::new();
+    let (begun, done) = (data.path("begun"), data.path("done"));
+    let script = r#"echo $$ > "$0.new" && mv "$0.new" "$0"; sleep 3; echo > "$1""#;
+    let mut watch = Watch::run(&[], &os(&[&"sh", &"-c", &script, &begun, &done]), &[]);
+    watch.wait_watching();
+    let until = Instant::now() + Duration::from_secs(60);
+    while !begun.exists() {
+        assert!(Instant::now() < until, "the command has not begun");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let text = std::fs::read_to_string(&begun).expect("the command's number");
+    let command: i32 = text.trim().parse().expect("a number");
+    let all = children(watch.pid());
+    let helpers: Vec<i32> = all.iter().copied().filter(|pid| *pid != command).collect();
+    assert!(
+        all.contains(&command) && !helpers.is_empty(),
+        "{all:?}, command {command}"
+    );
+    watch.signal(libc::SIGKILL);
+    assert_eq!(watch.wait().code(), 128 + 9);
+    wait_until_ended("a helper", &helpers);
+    bpf::wait_until_gone(&before);
+    // SAFETY: signal 0 only asks whether the process is there.
+    assert_eq!(unsafe { libc::kill(command, 0) }, 0, "the command goes on");
+    wait_until_ended("the command", &[command]);
+    assert!(done.exists(), "the command did not come to its end");
+}
+
+#[test]
+fn a_command_that_has_not_begun_ends_with_run() {
+    let name = "a_command_that_has_not_begun_ends_with_run";
+    let Some(_turn) = root_test(name) else { return };
+    let before = bpf::held();
+    let data = Data::new();
+    let begun = data.path("begun");
+    let mut held = 0;
+    for delay_ms in [0, 20, 50, 100, 200] {
+        let command = os(&[&"sh", &"-c", &r#"echo > "$0"; sleep 1"#, &begun]);
+        let watch = Watch::run(&[], &command, &[]);
+        let until = Instant::now() + Duration::from_secs(60);
+        // The first is the command, which waits to be let go.
+        while children(watch.pid()).is_empty() {
+            assert!(Instant::now() < until, "nothing was launched");
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let all = children(watch.pid());
+        watch.signal(libc::SIGKILL);
+        assert_eq!(watch.wait().code(), 128 + 9);
+        wait_until_ended("the command or a helper", &all);
+        if begun.exists() {
+            // It had begun: it came to its end.
+            std::fs::remove_file(&begun).expect("removed");
+        } else {
+            held += 1;
+        }
+    }
+    assert!(held > 0, "none was killed before the command had begun");
     bpf::wait_until_gone(&before);
 }
 
@@ -127,6 +211,50 @@ fn the_end_of_the_job_ends_the_watch() {
         "opens",
         u64_at(total, "/open/count"),
         report.u64("/io/opens"),
+    );
+    checks.done();
+}
+
+#[test]
+fn trainprof_is_not_of_the_job_that_it_was_started_in() {
+    let Some(_turn) = root_test("trainprof_is_not_of_the_job_that_it_was_started_in") else {
+        return;
+    };
+    // A shell that watches itself, starts a job once it is watched, and ends: then nobody of the job is left.
+    let script = r#"
+        "$0" attach $$ -d 100s -q -o "$1/rec" --json "$1/json" 2> "$1/said" &
+        until grep -q 'trainprof: watching' "$1/said"; do sleep 0.1; done
+        sleep 1.5"#;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script])
+        .arg(trainprof())
+        .arg(folder.path());
+    // Trainprof holds the shell's standard output open: this waits for both.
+    let ended = finish(command);
+    let said = std::fs::read_to_string(folder.path().join("said")).expect("what it said");
+    assert_eq!(ended.code(), 0, "{said}{}", ended.stderr);
+    let json = std::fs::read_to_string(folder.path().join("json")).expect("a report");
+    let report = Report::parse(&json);
+    let mut checks = Checks::new();
+    checks.that(report.at("/ended") == "job-ended", || {
+        format!("it ended by {}", report.at("/ended"))
+    });
+    let rows = report.rows("/job/processes");
+    let commands = || rows.iter().map(|row| row["command"].to_string());
+    checks.that(commands().any(|c| c.contains("\"1.5\"")), || {
+        "the job is not in the report".into()
+    });
+    checks.that(
+        !commands()
+            .any(|c| c.contains("\"attach\"") && c.contains("\"-q\"") && !c.contains("\"-c\"")),
+        || {
+            format!(
+                "trainprof is in the job: {:?}",
+                commands().collect::<Vec<_>>()
+            )
+        },
     );
     checks.done();
 }
@@ -270,8 +398,18 @@ fn run_passes_signals_to_the_command() {
     let Some(_turn) = root_test("run_passes_signals_to_the_command") else {
         return;
     };
-    let script = "trap 'exit 42' TERM; trap 'exit 43' USR1; while :; do sleep 0.05; done";
-    for (signal, code) in [(libc::SIGTERM, 42), (libc::SIGUSR1, 43)] {
+    let passed = [
+        (libc::SIGTERM, "TERM"),
+        (libc::SIGUSR1, "USR1"),
+        (libc::SIGUSR2, "USR2"),
+        (libc::SIGINT, "INT"),
+        (libc::SIGHUP, "HUP"),
+        (libc::SIGQUIT, "QUIT"),
+    ];
+    let traps = passed.map(|(number, name)| format!("trap 'exit {}' {name}; ", 40 + number));
+    let script = traps.concat() + "while :; do sleep 0.05; done";
+    for (signal, _) in passed {
+        let code = 40 + signal;
         let mut watch = Watch::run(&[], &os(&[&"sh", &"-c", &script]), &[]);
         watch.wait_watching();
         std::thread::sleep(Duration::from_millis(300));

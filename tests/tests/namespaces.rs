@@ -1,11 +1,13 @@
-//! A target in pid and mount namespaces of its own.
+//! A target in pid and mount namespaces of its own, and mounts that are made while it is watched.
 
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use trainprof_tests::env::root_test;
+use trainprof_tests::env::{left_out_in_vm, root_test};
 use trainprof_tests::report::u64_at;
 use trainprof_tests::workload::{children, program};
-use trainprof_tests::{Checks, Data, Observed, Workload, observe_with};
+use trainprof_tests::{Checks, Data, Observed, Watch, Workload, observe_with};
 
 #[test]
 fn a_target_in_other_namespaces_is_seen_as_well() {
@@ -68,6 +70,68 @@ fn a_target_in_other_namespaces_is_seen_as_well() {
         None => checks.that(false, || {
             format!("no row of the folder: {}", report.at("/io/top"))
         }),
+    }
+    checks.done();
+}
+
+#[test]
+fn mounts_that_are_made_while_watching_are_told() {
+    let name = "mounts_that_are_made_while_watching_are_told";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "mkfs.ext4 and loop devices") {
+        return;
+    }
+    let data = Data::new();
+    let (memory, disk) = (data.folder("memory"), data.folder("disk"));
+    let image = data.path("image");
+    // In a mount namespace of its own, so that whatever happens nothing stays mounted; both mounts come when it is watched already.
+    let script = r#"
+        read -r _
+        mount -t tmpfs none "$1" && mount -o loop "$3" "$2" || exit 9
+        for folder in "$1" "$2"; do
+            for i in 1 2 3 4 5 6 7 8; do echo "$i" > "$folder/$i.txt"; done
+            cat "$folder"/*.txt
+        done
+        sleep 2"#;
+    let made = Command::new("sh")
+        .args(["-c", "truncate -s 16M \"$0\" && mkfs.ext4 -q \"$0\""])
+        .arg(&image)
+        .status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfs.ext4");
+    let mut job = Command::new("unshare")
+        .args(["-m", "sh", "-c", script, "sh"])
+        .args([&memory, &disk, &image])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("unshare");
+    let watch = Watch::attach(job.id() as i32, &[]);
+    // Longer than the first look at what is new.
+    std::thread::sleep(Duration::from_millis(1500));
+    drop(job.stdin.take().map(|mut gate| gate.write_all(b"go\n")));
+    assert!(job.wait().is_ok_and(|status| status.success()), "the job");
+    let ended = watch.wait();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let report = ended.report();
+    let mut checks = Checks::new();
+    checks.nothing_lost(&report);
+    for (folder, filesystem) in [(&memory, "tmpfs"), (&disk, "ext4")] {
+        let path = folder.to_string_lossy();
+        let row = report.directory(&path);
+        let told = row.map(|row| (&row["filesystem"], &row["mount"], &row["reads"]));
+        checks.that(
+            row.is_some_and(|row| {
+                row["filesystem"] == filesystem
+                    && row["mount"] == *path
+                    && row["reads"].as_u64() >= Some(8)
+            }),
+            || {
+                format!(
+                    "{path} should be {filesystem}: {told:?} in {}",
+                    report.at("/io/top")
+                )
+            },
+        );
     }
     checks.done();
 }

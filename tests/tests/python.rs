@@ -7,7 +7,7 @@ use serde_json::Value;
 use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
-use trainprof_tests::{Checks, Data, Observed, Workload, observe_with};
+use trainprof_tests::{Checks, Data, Observed, Watch, Workload, observe_with};
 
 fn python(name: &str, module: &str) -> Option<PathBuf> {
     if left_out_in_vm(name, "Python") {
@@ -60,6 +60,40 @@ fn plain_python_is_exact() {
     let seen = watch(&python, "pyfiles.py", &folders.map(PathBuf::into_os_string));
     let mut checks = Checks::new();
     check_folders(&mut checks, &seen);
+    checks.done();
+}
+
+#[test]
+fn the_libraries_of_a_launched_trainer_are_told() {
+    let name = "the_libraries_of_a_launched_trainer_are_told";
+    let Some(_turn) = root_test(name) else { return };
+    let Some(python) = python(name, "torch") else {
+        return;
+    };
+    // Neither the launcher nor the trainer has anything mapped when it is first seen.
+    let script = "\"$0\" -c 'import time, torch\nt = torch.rand(300, 300)\n\
+        end = time.monotonic() + 9\nwhile time.monotonic() < end: t = t @ t / 300'; :";
+    let command = os(&[&"sh", &"-c", &script, &python]);
+    let ended = Watch::run(&[], &command, &[]).wait();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let report = ended.report();
+    let mut checks = Checks::new();
+    let version = |name: &str| {
+        let libraries = report.at("/job/frameworks/libraries").as_array();
+        let found = libraries.and_then(|all| all.iter().find(|library| library[0] == name));
+        found.map(|library| library[1].clone())
+    };
+    checks.that(report.at("/job/frameworks/python").is_string(), || {
+        format!("Python: {}", report.at("/job/frameworks"))
+    });
+    checks.that(version("torch").is_some_and(|v| v.is_string()), || {
+        format!("torch: {:?}", version("torch"))
+    });
+    let torch = version("torch").and_then(|v| v.as_str().map(str::to_owned));
+    let said = format!("torch {}", torch.unwrap_or_default());
+    checks.that(ended.stdout.contains(&said), || {
+        format!("no {said:?} in the text:\n{}", ended.stdout)
+    });
     checks.done();
 }
 

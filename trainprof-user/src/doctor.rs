@@ -58,7 +58,7 @@ pub struct Check {
     pub found: String,
     /// What it is needed for.
     pub needed_for: String,
-    /// How to get it; `None` when there is nothing to cure or nothing to be done.
+    /// How to get it; `None` when there is nothing to cure.
     pub cure: Option<String>,
 }
 
@@ -81,11 +81,6 @@ impl Check {
             cure: Some(cure.into()),
             ..self
         }
-    }
-
-    /// The same with another outcome, against which nothing can be done here.
-    pub fn incurably(self, status: Status) -> Check {
-        Check { status, ..self }
     }
 }
 

@@ -124,6 +124,30 @@ proptest! {
         prop_assert!(damaged, "{:?}", completeness);
     }
 
+    /// As a power loss leaves it: the file is longer than what the device took of it.
+    #[test]
+    fn a_recording_that_ends_in_zeros_gives_its_whole_blocks(
+        blocks in blocks(),
+        at in any::<prop::sample::Index>(),
+        zeros in 1..9000usize,
+    ) {
+        let recorded = record(&blocks);
+        let header = recorded.boundaries[0].0;
+        let len = header + at.index(recorded.bytes.len() - header);
+        let mut bytes = recorded.bytes[..len].to_vec();
+        bytes.resize(len + zeros, 0);
+        let (facts, completeness) = read(&bytes).expect("the header is whole");
+        // Zeros may be what was written there: what they make whole counts.
+        let last = recorded
+            .boundaries
+            .iter()
+            .rfind(|(end, _)| *end <= len || bytes.get(..*end) == recorded.bytes.get(..*end));
+        let (_, records) = *last.expect("the header is whole");
+        prop_assert_eq!(facts, &blocks.concat()[..records]);
+        prop_assert!(!completeness.is_complete() || bytes.starts_with(&recorded.bytes));
+        prop_assert!(completeness.note().is_some());
+    }
+
     #[test]
     fn any_bytes_are_read_without_panic(bytes in vec(any::<u8>(), 0..300)) {
         let _ = read(&bytes);

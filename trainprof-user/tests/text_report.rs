@@ -13,7 +13,7 @@ use trainprof_user::{
 
 const WIDTH: usize = 100;
 
-fn reports() -> Vec<(PathBuf, Report)> {
+fn reports(shown: Shown) -> Vec<(PathBuf, Report)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
     let mut out = Vec::new();
     for entry in fs::read_dir(folder).expect("tests/golden") {
@@ -26,7 +26,7 @@ fn reports() -> Vec<(PathBuf, Report)> {
         while let Some(record) = reader.next_record::<Record>().expect("a record") {
             session.apply(&record);
         }
-        out.push((path, report::report(&session, Shown::default())));
+        out.push((path, report::report(&session, shown)));
     }
     assert!(!out.is_empty());
     out
@@ -50,7 +50,7 @@ fn paragraph(text: &str, mark: &str) -> Option<String> {
 
 #[test]
 fn the_verdict_leads_with_what_to_do() {
-    for (path, report) in reports() {
+    for (path, report) in reports(Shown::default()) {
         let text = report::to_text(&report, 20);
         let verdict = report.verdict.as_ref().expect("a verdict");
         let said = paragraph(&text, "→ ").expect("a first line");
@@ -68,7 +68,7 @@ fn the_verdict_leads_with_what_to_do() {
 
 #[test]
 fn nothing_is_cut_but_rows_of_tables() {
-    for (path, report) in reports() {
+    for (path, report) in reports(Shown::default()) {
         let text = report::to_text(&report, 20);
         for line in text.lines() {
             assert!(line.chars().count() <= WIDTH, "{}: {line}", path.display());
@@ -89,8 +89,55 @@ fn nothing_is_cut_but_rows_of_tables() {
 }
 
 #[test]
+fn what_each_worker_waited_for_is_told_however_few_threads_are_listed() {
+    let mut workers = 0;
+    for (path, report) in reports(Shown { top: 1 }) {
+        let all = report.job.processes.iter();
+        let rows = all.filter(|row| row.role == "worker" && row.share.on_cpu < 0.9);
+        for row in rows {
+            workers += 1;
+            let present = row.present_s.expect("it was there");
+            let sum: f64 = row.waits.iter().map(|wait| wait.seconds).sum();
+            // All but what it ran and was runnable, and waits beyond the five longest.
+            let waited = (1.0 - row.share.on_cpu - row.share.runnable) * present;
+            assert!(
+                (1..=5).contains(&row.waits.len()) && sum > 0.7 * waited && sum < 1.01 * waited,
+                "{}: worker {}: {sum} of {waited} s in {:?}",
+                path.display(),
+                row.pid,
+                row.waits
+            );
+        }
+        let text = report::to_text(&report, 20);
+        if report.workers.count > 1 && path.ends_with("cold-disk.rec") {
+            let mut said = text
+                .lines()
+                .skip_while(|line| *line != "what the workers waited for");
+            let longest = said.nth(1).expect("a wait");
+            assert!(longest.contains("file in "), "{longest}");
+        }
+    }
+    assert!(workers > 5, "{workers} workers");
+}
+
+#[test]
+fn the_text_says_where_the_job_ran() {
+    for (path, report) in reports(Shown::default()) {
+        let text = report::to_text(&report, 20);
+        let host = report.host.as_ref().expect("a host");
+        let said = paragraph(&text, "on: ").expect("a line");
+        assert!(
+            said.starts_with(&format!("Linux {}, {} CPU", host.kernel, host.cpus)),
+            "{}: {said}",
+            path.display()
+        );
+        assert!(said.contains("Python 3."), "{}: {said}", path.display());
+    }
+}
+
+#[test]
 fn each_table_has_as_many_rows_as_were_asked_for() {
-    for (path, report) in reports() {
+    for (path, report) in reports(Shown::default()) {
         let text = report::to_text(&report, 1);
         let rows = text
             .lines()

@@ -22,8 +22,8 @@ pub struct Args {
     /// Build and compare with the committed object, and leave that as it is.
     #[arg(long)]
     pub check: bool,
-    /// Let the probes write to the collector's log (for debugging).
-    #[arg(long)]
+    /// Let the probes write to the collector's log, for a build with --features probe-log. Leaves the committed object as it is.
+    #[arg(long, conflicts_with = "check")]
     pub log: bool,
 }
 
@@ -155,6 +155,11 @@ pub fn committed_object() -> Result<PathBuf> {
         .join(source_hash::object_path(arch()?)))
 }
 
+/// What the probes with a log are written to.
+fn log_object() -> Result<PathBuf> {
+    Ok(root().join(source_hash::log_object_path(arch()?)))
+}
+
 /// A cargo command on the probes' crate with everything set but its arguments.
 fn cargo_for_probes(toolchain: &Toolchain, linker: &Path) -> Result<Command> {
     let arch = arch()?;
@@ -233,7 +238,10 @@ fn build(args: &Args) -> Result<Vec<u8>> {
 
 /// `cargo xtask ebpf`
 pub fn main(args: &Args) -> Result<()> {
-    let committed = committed_object()?;
+    let committed = match args.log {
+        true => log_object()?,
+        false => committed_object()?,
+    };
     let object = build(args)?;
     let shown = committed
         .strip_prefix(root())
@@ -285,8 +293,8 @@ pub fn refresh() -> Result<()> {
     Ok(())
 }
 
-/// clippy over the probes: the one that belongs to the compiler, since another cannot read its `core`.
-pub fn clippy() -> Result<()> {
+/// clippy over the probes, with or without their log: the one that belongs to the compiler, since another cannot read its `core`.
+pub fn clippy(log: bool) -> Result<()> {
     let toolchain = Toolchain::find()?;
     let linker = find_linker()?;
     let mut command = cargo_for_probes(&toolchain, &linker)?;
@@ -306,7 +314,7 @@ pub fn clippy() -> Result<()> {
         command = same;
     }
     command.arg("clippy");
-    target_args(&mut command, &toolchain, false);
+    target_args(&mut command, &toolchain, log);
     command.args(["--", "-D", "warnings"]);
     // By value, a key or a cell is copied once more onto a stack of 512 bytes.
     run(command.args(["-A", "clippy::needless_borrows_for_generic_args"]))

@@ -205,9 +205,27 @@ fn lint(account: &mut Account, has_toolchain: bool) {
             "warnings",
         ]))
     });
+    account.check("clippy with the probes' log", || {
+        run(cargo().args([
+            "clippy",
+            "--quiet",
+            "--package",
+            "trainprof-user",
+            "--features",
+            "probe-log",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]))
+    });
     if has_toolchain && account.ready("clippy of the kernel probes", setup::for_ebpf_lint) {
-        account.check("clippy of the kernel probes", ebpf::clippy);
+        account.check("clippy of the kernel probes", || ebpf::clippy(false));
+        account.check("clippy of the kernel probes with their log", || {
+            ebpf::clippy(true)
+        });
     }
+    account.check("fuzz target", fuzz_target);
     account.check("documentation", || {
         let mut command = cargo();
         command.args([
@@ -219,6 +237,19 @@ fn lint(account: &mut Account, has_toolchain: bool) {
         ]);
         run(command.env("RUSTDOCFLAGS", "-D warnings"))
     });
+}
+
+/// Checks that the fuzz target compiles. Running it takes nightly; this takes what is here.
+fn fuzz_target() -> Result<()> {
+    let folder = root().join("fuzz");
+    let mut command = cargo();
+    command
+        .current_dir(&folder)
+        .args(["check", "--quiet", "--locked", "--target-dir"])
+        .arg(target_dir()?)
+        // Else the build script of libfuzzer-sys compiles libFuzzer, which nothing is linked with here.
+        .env("CUSTOM_LIBFUZZER_PATH", folder.join("Cargo.toml"));
+    run(&mut command)
 }
 
 /// Tests that need neither root nor a certain kernel, and examples in the documentation.

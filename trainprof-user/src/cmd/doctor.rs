@@ -1,13 +1,16 @@
 //! `trainprof doctor`.
 
+mod lacks;
+
 use std::path::Path;
 
 use super::{Failure, cli::DoctorArgs, output::print};
 use crate::{
-    doctor::{Check, Diagnosis, Status},
+    doctor::{Check, Diagnosis},
+    env::host::KernelVersion,
     kernel::{
         btf::{KernelTypes, VMLINUX},
-        plan::{CATALOGUE, Decision, decide, tracepoints},
+        plan::{CATALOGUE, tracepoints},
     },
 };
 
@@ -32,28 +35,12 @@ fn probe_checks() -> Vec<Check> {
         // That there is no BTF is a check of its own.
         return Vec::new();
     };
-    let mut checks = Vec::new();
-    for (offset, structure, member) in &types.missing {
-        let check = Check::ok(
-            "kernel member",
-            format!("no {structure}.{member}"),
-            &format!("what reads {offset}"),
-        );
-        checks.push(check.incurably(Status::Warning));
-    }
-    for probe in CATALOGUE {
-        let found = match decide(probe, |name| types.has_tracepoint(name), &types.offsets) {
-            Decision::Attach(_) => continue,
-            Decision::NoTracepoint => format!("no tracepoint {}", probe.tracepoints[0]),
-            Decision::NoMember => format!("probe {} lacks a structure member", probe.program),
-        };
-        let status = if probe.essential {
-            Status::Missing
-        } else {
-            Status::Warning
-        };
-        checks.push(Check::ok("probe", found, probe.gives).incurably(status));
-    }
+    let mut checks = lacks::checks(
+        &types.missing,
+        &types.offsets,
+        |name| types.has_tracepoint(name),
+        KernelVersion::running(),
+    );
     if checks.is_empty() {
         let found = format!("all {} can attach", CATALOGUE.len());
         checks.push(Check::ok("probes", found, "everything in the report"));

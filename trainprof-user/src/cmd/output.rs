@@ -15,11 +15,15 @@ use crate::{
     session::Session,
 };
 
+/// Every so many-th flush (one is an interval, about a second) the device is to take the recording: a power loss costs so much of it.
+const WRITE_BACK_EVERY: u32 = 5;
+
 /// Everything that a watch writes to. Files are opened before the watch, while we may still write anywhere.
 pub struct Output {
     pub session: Session,
     pub progress: Progress,
     recording: Option<Writer>,
+    flushes: u32,
     json: Option<JsonTarget>,
     shown: Shown,
     quiet: bool,
@@ -45,6 +49,7 @@ impl Output {
             session: Session::default(),
             progress: Progress::default(),
             recording,
+            flushes: 0,
             json,
             shown: Shown { top: args.top },
             quiet: args.quiet,
@@ -73,10 +78,15 @@ impl Output {
         }
     }
 
-    /// Lets what was recorded so far survive us.
+    /// Lets what was recorded so far survive us, and now and then the machine.
     pub fn flush(&mut self) {
+        self.flushes = self.flushes.wrapping_add(1);
+        let to_device = self.flushes.is_multiple_of(WRITE_BACK_EVERY);
         if let Some(writer) = &mut self.recording
-            && let Err(error) = writer.flush_block()
+            && let Err(error) = match to_device {
+                true => writer.write_back(),
+                false => writer.flush_block(),
+            }
         {
             eprintln!("trainprof: the recording ends here: {error}. The watch goes on.");
         }

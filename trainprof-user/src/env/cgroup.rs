@@ -59,6 +59,11 @@ impl CpuQuota {
 }
 
 impl CgroupFacts {
+    /// Whether they stand for a container, a pod or a batch job.
+    pub fn names_owner(&self) -> bool {
+        self.container_id.is_some() || self.pod_uid.is_some() || self.slurm_job_id.is_some()
+    }
+
     /// Reads the groups of a process: `/proc/PID/cgroup`, the limits of every group above it
     /// (`cgroups(7)`; Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ in the kernel), and three variables of
     /// its environment.

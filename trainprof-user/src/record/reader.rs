@@ -274,10 +274,20 @@ impl<R: Read> Reader<R> {
                 Some(record)
             }
             Err(source) => {
-                self.corrupted(Corruption::Undecodable {
-                    record: self.records,
-                    source,
-                });
+                let writer = &self.header.writer;
+                let record = self.records;
+                self.completeness = if writer == env!("CARGO_PKG_VERSION") {
+                    let offset = self.block.offset;
+                    let what = Corruption::Undecodable { record, source };
+                    Incomplete::Corrupted { offset, what }.into()
+                } else {
+                    Incomplete::OtherVersion {
+                        offset: self.block.offset,
+                        record,
+                        writer: writer.clone(),
+                    }
+                    .into()
+                };
                 None
             }
         }

@@ -9,6 +9,7 @@
 
 mod create;
 mod error;
+mod write_back;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,6 +24,7 @@ use super::format::{
 };
 
 pub use error::WriteError;
+use write_back::WriteBack;
 
 /// What a finished recording holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,8 @@ pub struct Writer {
     lost: u64,
     failure: Option<WriteError>,
     finished: bool,
+    /// Begins with the first [`write_back`](Self::write_back): processes of ours are forked before.
+    back: Option<WriteBack>,
 }
 
 impl Writer {
@@ -89,6 +93,7 @@ impl Writer {
             lost: 0,
             failure: None,
             finished: false,
+            back: None,
         };
         let header = FileHeader::current().encode();
         match writer.file.write_all(&header) {
@@ -155,6 +160,33 @@ impl Writer {
         Ok(())
     }
 
+    /// Writes the block being filled and has the device take all of the recording, on a thread of its own: a power loss later than
+    /// that leaves it readable up to there. Never waits for the device.
+    ///
+    /// # Errors
+    /// [`WriteError::Io`] when writing failed, or when the device could not take what was written before, once; see [`Writer`].
+    pub fn write_back(&mut self) -> Result<(), WriteError> {
+        self.flush_block()?;
+        if self.failure.is_some() {
+            return Ok(());
+        }
+        if self.back.is_none() {
+            let file = self.file.try_clone();
+            let back = file.and_then(|file| WriteBack::start(move || file.sync_data()));
+            self.back = Some(back.map_err(|source| self.fail("sync", source))?);
+        }
+        let Some(back) = &self.back else {
+            return Ok(());
+        };
+        match back.take_error() {
+            Some(source) => Err(self.fail("sync", source)),
+            None => {
+                back.ask();
+                Ok(())
+            }
+        }
+    }
+
     /// Writes the block being filled and waits until the device holds all of the recording. May take
     /// as long as the device likes (seconds, when others write too): never call it where events wait.
     ///
@@ -179,6 +211,11 @@ impl Writer {
     pub fn finish(mut self) -> Result<Summary, WriteError> {
         self.finished = true;
         self.flush_block()?;
+        if let Some(source) = self.back.as_mut().and_then(WriteBack::end)
+            && self.failure.is_none()
+        {
+            return Err(self.fail("sync", source));
+        }
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
@@ -330,6 +367,54 @@ mod tests {
         );
         let last = writer.finish().expect_err("still failed");
         assert_eq!(last.to_string(), error.to_string());
+    }
+
+    /// A writer on a device that takes every write and cannot sync.
+    fn on_device_without_sync() -> Writer {
+        let mut writer = on_full_device();
+        writer.file = OpenOptions::new()
+            .write(true)
+            .open("/dev/null")
+            .expect("/dev/null");
+        writer
+    }
+
+    #[test]
+    fn a_device_that_did_not_take_the_recording_ends_it() {
+        let mut writer = on_device_without_sync();
+        writer.push(&1u32).expect("buffered");
+        writer.write_back().expect("asked");
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let error = loop {
+            match writer.write_back() {
+                Err(error) => break error,
+                Ok(()) => assert!(std::time::Instant::now() < until, "nothing was synced"),
+            }
+        };
+        assert!(
+            matches!(
+                &error,
+                WriteError::Io {
+                    operation: "sync",
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        writer.write_back().expect("a no-op");
+        let last = writer.finish().expect_err("still failed");
+        assert_eq!(last.to_string(), error.to_string());
+    }
+
+    #[test]
+    fn the_end_tells_what_the_device_did_not_take() {
+        let mut writer = on_device_without_sync();
+        writer.write_back().expect("asked");
+        // What fails first is that, not the sync of the end itself.
+        let error = writer.finish().expect_err("it did not sync");
+        assert!(
+            matches!(&error, WriteError::Io { operation: "sync", offset, .. } if *offset < 100)
+        );
     }
 
     #[test]

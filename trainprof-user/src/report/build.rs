@@ -12,7 +12,7 @@ use super::{
         Cost, Coverage, Faults, Host, Job, Missing, ProcessRow, Report, RssBytes, SCHEMA, Shares,
         StorageBytes, Trainer, Workers,
     },
-    threads::threads,
+    threads::{threads, waits},
     why,
 };
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
         Analysis, analyse,
         walk::{HopKind, Leaf, What},
     },
+    env::{cgroup::CgroupFacts, frameworks::FrameworkFacts},
     record::{alloc::SHED_CALLS, fact::StopReason},
     session::{
         Process, Session, Thread,
@@ -31,6 +32,9 @@ use crate::{
 /// Run time of the probes that was counted for less than this (ns) says too little: a job works in bursts.
 const MIN_COUNTED_NS: u64 = 100_000_000;
 
+/// Waits that are listed for one process.
+const WAITS_OF_PROCESS: usize = 5;
+
 /// Builds the report.
 pub fn report(session: &Session, shown: Shown) -> Report {
     let analysis = analyse(session);
@@ -39,7 +43,7 @@ pub fn report(session: &Session, shown: Shown) -> Report {
         None => roles(session),
     };
     let trainer = trainer(session, &roles, &analysis);
-    let mut job = job(session, &roles);
+    let mut job = job(session, &roles, trainer.as_ref().map(|trainer| trainer.pid));
     // One thread's time is told in one way.
     if let Some(trainer) = &trainer
         && let Some(row) = job.processes.iter_mut().find(|row| row.pid == trainer.pid)
@@ -92,25 +96,52 @@ fn host(session: &Session) -> Option<Host> {
     })
 }
 
-fn job(session: &Session, roles: &BTreeMap<u32, Role>) -> Job {
+fn job(session: &Session, roles: &BTreeMap<u32, Role>, trainer: Option<u32>) -> Job {
     let pid = session
         .start
         .as_ref()
         .and_then(|start| start.targets.first().copied());
     let first = pid.and_then(|pid| session.processes.get(&pid));
     let facts = first.and_then(|process| process.seen.facts.as_ref());
+    let trainer = trainer.and_then(|pid| session.processes.get(&pid));
     Job {
         pid,
         command: facts.map(|f| f.command.clone()).unwrap_or_default(),
         started: facts.and_then(|f| f.started_unix),
-        cgroup: facts.and_then(|f| f.cgroup.clone()),
-        frameworks: first.and_then(|process| process.seen.frameworks.clone()),
+        cgroup: telling(first, trainer, cgroup_of, CgroupFacts::names_owner),
+        frameworks: telling(first, trainer, frameworks_of, |loaded| {
+            loaded.python.is_some() || loaded.trains()
+        }),
         processes: session
             .processes
             .values()
             .map(|process| process_row(session, process, roles))
             .collect(),
     }
+}
+
+fn cgroup_of(process: &Process) -> Option<&CgroupFacts> {
+    process.seen.facts.as_ref()?.cgroup.as_ref()
+}
+
+fn frameworks_of(process: &Process) -> Option<&FrameworkFacts> {
+    process.seen.frameworks.as_ref()
+}
+
+/// Facts of the process that was named; where it is a launcher, of which they tell nothing, the trainer's.
+fn telling<T: Clone>(
+    first: Option<&Process>,
+    trainer: Option<&Process>,
+    of: fn(&Process) -> Option<&T>,
+    tells: fn(&T) -> bool,
+) -> Option<T> {
+    let first = first.and_then(of);
+    let others = trainer.and_then(of).filter(|facts| tells(facts));
+    first
+        .filter(|facts| tells(facts))
+        .or(others)
+        .or(first)
+        .cloned()
 }
 
 fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>) -> ProcessRow {
@@ -142,6 +173,10 @@ fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>
                 .unwrap_or_default(),
             roles.get(&process.pid),
         ),
+        present_s: leading.map(|thread| seconds(thread.present_ns(session.until))),
+        waits: leading
+            .map(|thread| waits(session, thread, WAITS_OF_PROCESS))
+            .unwrap_or_default(),
         cpu_s: seconds(threads.iter().map(|thread| thread.run_ns).sum()),
         io: io::traffic(session, Some(process.pid)),
         faults: seen.then(|| Faults {

@@ -156,9 +156,7 @@ pub fn io(session: &Session, shown: Shown) -> Io {
         ("open", latency(&[Op::Open])),
         ("read", latency(&[Op::Read, Op::UringRead])),
     ]
-    .into_iter()
-    .filter_map(|(name, q)| Some((name, q?)))
-    .collect();
+    .into();
     let mut top = directories(session);
     let directories = top.len();
     let filesystems = filesystems(&top);

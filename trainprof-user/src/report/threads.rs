@@ -44,7 +44,7 @@ fn thread_time(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) 
         wait_s: seconds(thread.wait_ns()),
         unseen_s: seconds(present.saturating_sub(seen)),
         io: thread_io(thread),
-        waits: waits(session, thread),
+        waits: waits(session, thread, WAITS_SHOWN),
     }
 }
 
@@ -64,8 +64,8 @@ fn thread_io(thread: &Thread) -> ThreadIo {
 /// A futex that was waited on no more often than this is one of many, such as that of a thread's end: what counts is whose they are.
 const PASSING: u64 = 2;
 
-/// A thread's longest waits, those that read alike put together.
-fn waits(session: &Session, thread: &Thread) -> Vec<WaitRow> {
+/// A thread's longest waits, `most` at most, those that read alike put together.
+pub fn waits(session: &Session, thread: &Thread, most: usize) -> Vec<WaitRow> {
     type Alike = (WaitKind, i16, Option<String>, u8, u32, bool);
     let mut alike = BTreeMap::<Alike, WaitTotal>::new();
     for (id, total) in &thread.waits {
@@ -90,7 +90,7 @@ fn waits(session: &Session, thread: &Thread) -> Vec<WaitRow> {
     }
     let mut rows: Vec<(Alike, WaitTotal)> = alike.into_iter().collect();
     rows.sort_by(|a, b| b.1.wait_ns.cmp(&a.1.wait_ns).then_with(|| a.0.cmp(&b.0)));
-    rows.truncate(WAITS_SHOWN);
+    rows.truncate(most);
     rows.into_iter()
         .map(
             |((kind, nr, object, waker_kind, waker, passing), total)| WaitRow {

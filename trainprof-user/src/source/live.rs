@@ -25,6 +25,7 @@ use super::{
     convert::{gpu_call_under_way, object_fact, totals},
     entries::Entries,
     gpu::Gpus,
+    mapped::Mapped,
     memo::Memo,
     outsiders::Outsiders,
     own,
@@ -119,8 +120,7 @@ pub struct Live {
     estimate: Estimate,
     pace: u64,
     targets: Vec<u32>,
-    /// Each of them had a framework for training mapped when that was last looked at.
-    frameworks_known: bool,
+    mapped: Mapped,
     intervals: u32,
     /// Threshold for single waits, and spacing of the calls that are noted.
     waits: Throttle,
@@ -194,7 +194,7 @@ impl Live {
             estimate: Estimate::default(),
             pace: 0,
             targets: targets.clone(),
-            frameworks_known: false,
+            mapped: Mapped::default(),
             intervals: 0,
             waits: throttle(watch.limits.event_min_ns),
             touches: throttle(watch.limits.touch_spacing_ns),
@@ -418,7 +418,9 @@ impl Live {
         let hidden = self.turns.hidden(own::now());
         let helpers_ns = self.helpers_ns().all();
         self.out.extend(self.cost.sample(hidden, helpers_ns));
-        self.frameworks();
+        // Of those that are still there: their numbers may be others' by now.
+        let alive: BTreeSet<u32> = self.alive.values().copied().collect();
+        self.frameworks(self.leading().intersection(&alive).copied());
         for (tid, call) in self.probes.gpu_calls_under_way() {
             if self.members.contains(&tid) {
                 self.out.extend(gpu_call_under_way(tid, &call, at));

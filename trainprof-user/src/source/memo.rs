@@ -12,6 +12,11 @@ use crate::{
     record::{Record, fact::FilesetFact},
 };
 
+/// File sets that wait for a mount table to be read again; beyond that they stay as they are.
+const MOST_UNSURE: usize = 1024;
+/// Processes of a mount namespace that are tried for its table.
+const MOST_TRIED: usize = 16;
+
 /// Base of a path that is relative to the working directory (fcntl(2)).
 const AT_FDCWD: i32 = -100;
 
@@ -19,22 +24,28 @@ const AT_FDCWD: i32 = -100;
 #[derive(Default)]
 pub struct Memo {
     filesets: BTreeSet<u32>,
-    mounts: BTreeSet<(u32, u32)>,
+    /// By number, device and point: a number is used again after an unmount.
+    mounts: BTreeSet<(u32, u32, String)>,
     /// Mount tables by mount namespace (inode number of /proc/PID/ns/mnt).
     tables: BTreeMap<String, MountTable>,
     /// Namespace of each process that was looked at.
     namespaces: BTreeMap<u32, String>,
     /// Used for processes that were gone before they could be looked at.
     last_namespace: Option<String>,
+    /// File sets whose mount the tables did not surely tell.
+    unsure: Vec<Unsure>,
+}
+
+/// A file set that may lie on a mount that came after its namespace's table was read.
+struct Unsure {
+    info: Box<FilesetInfo>,
+    told: FilesetFact,
 }
 
 impl Memo {
     /// Reads a process's mounts while it is there.
     pub fn learn_process(&mut self, pid: u32) {
-        let Some(namespace) = fs::read_link(format!("/proc/{pid}/ns/mnt"))
-            .ok()
-            .map(|l| l.display().to_string())
-        else {
+        let Some(namespace) = namespace_of(pid) else {
             return;
         };
         self.namespaces.insert(pid, namespace.clone());
@@ -56,49 +67,140 @@ impl Memo {
         if !self.namespaces.contains_key(&info.tgid) {
             self.learn_process(info.tgid);
         }
-        let (fact, mount) = {
-            let table = self.table(info.tgid);
-            let from_text = info.from_text != 0;
-            let directory = if from_text {
-                text_directory(info)
-            } else {
-                entry_directory(info, table)
-            };
-            let mount = match (from_text, table) {
-                (_, None) => None,
-                (true, Some(table)) => directory.as_deref().and_then(|d| table.longest_prefix(d)),
-                (false, Some(table)) => {
-                    table.by_mnt_id(info.mnt_id).or_else(|| by_dev(table, info))
-                }
-            }
-            .cloned();
-            let fact = FilesetFact {
-                number,
-                directory,
-                extension: extension(info.ext),
-                from_text,
-                mount_point: mount.as_ref().map(|m| m.mount_point.clone()),
-                fs_type: mount
-                    .as_ref()
-                    .map(|m| m.fs_type.clone())
-                    .or_else(|| fs_name(info.magic)),
-            };
-            (fact, mount)
+        let table = self.table(info.tgid);
+        let directory = match info.from_text {
+            0 => entry_directory(info, table),
+            _ => text_directory(info),
         };
-        if let Some(mut mount) = mount
-            && self
-                .mounts
-                .insert((mount.mnt_id, mount.dev_major << 20 | mount.dev_minor))
-        {
-            mount.read_storage();
-            out.push(Record::Mount(mount));
+        let mount = mount_of(info, directory.as_deref(), table).cloned();
+        let sure = is_sure(info, mount.as_ref());
+        let fact = fileset_fact(number, info, directory, mount.as_ref());
+        if sure || self.unsure.len() >= MOST_UNSURE {
+            self.tell_mount(mount, out);
+        } else {
+            self.unsure.push(Unsure {
+                info: Box::new(*info),
+                told: fact.clone(),
+            });
         }
         out.push(Record::Fileset(fact));
     }
 
+    /// Reads the mount tables again that did not tell the mount of a file set that is new, and describes those file sets once more
+    /// where that tells more. Called once an interval: so often at most a namespace's table is read.
+    pub fn look_again(&mut self, out: &mut Vec<Record>) {
+        let unsure = std::mem::take(&mut self.unsure);
+        let namespaces: BTreeSet<String> = unsure
+            .iter()
+            .filter_map(|one| self.namespace(one.info.tgid).cloned())
+            .collect();
+        let read: BTreeSet<String> = namespaces
+            .into_iter()
+            .filter(|namespace| self.read_again(namespace))
+            .collect();
+        for Unsure { info, told } in unsure {
+            let table = self.table(info.tgid);
+            // The text of a path was made absolute while its process was there.
+            let directory = match info.from_text {
+                0 => entry_directory(&info, table),
+                _ => told.directory.clone(),
+            };
+            let mount = mount_of(&info, directory.as_deref(), table).cloned();
+            let fact = fileset_fact(told.number, &info, directory, mount.as_ref());
+            self.tell_mount(mount, out);
+            let fresh = self.namespace(info.tgid).is_some_and(|n| read.contains(n));
+            if fresh && fact.directory.is_some() && fact != told {
+                out.push(Record::Fileset(fact));
+            }
+        }
+    }
+
+    /// Reads the table of a namespace through a process that is still in it. False: there is none.
+    fn read_again(&mut self, namespace: &str) -> bool {
+        let inside = |pid: &u32| namespace_of(*pid).as_deref() == Some(namespace);
+        let table = self
+            .namespaces
+            .iter()
+            .rev()
+            .filter(|(_, of)| *of == namespace)
+            .map(|(pid, _)| *pid)
+            .take(MOST_TRIED)
+            .filter(inside)
+            .find_map(|pid| MountTable::read(pid).ok());
+        match table {
+            Some(table) => {
+                self.tables.insert(namespace.to_owned(), table);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn tell_mount(&mut self, mount: Option<MountFacts>, out: &mut Vec<Record>) {
+        if let Some(mut mount) = mount {
+            let dev = mount.dev_major << 20 | mount.dev_minor;
+            let key = (mount.mnt_id, dev, mount.mount_point.clone());
+            if self.mounts.insert(key) {
+                mount.read_storage();
+                out.push(Record::Mount(mount));
+            }
+        }
+    }
+
+    fn namespace(&self, pid: u32) -> Option<&String> {
+        self.namespaces.get(&pid).or(self.last_namespace.as_ref())
+    }
+
     fn table(&self, pid: u32) -> Option<&MountTable> {
-        let namespace = self.namespaces.get(&pid).or(self.last_namespace.as_ref())?;
-        self.tables.get(namespace)
+        self.tables.get(self.namespace(pid)?)
+    }
+}
+
+fn namespace_of(pid: u32) -> Option<String> {
+    let link = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
+    Some(link.display().to_string())
+}
+
+/// The mount of a file set, as far as a table tells.
+fn mount_of<'a>(
+    info: &FilesetInfo,
+    directory: Option<&str>,
+    table: Option<&'a MountTable>,
+) -> Option<&'a MountFacts> {
+    let table = table?;
+    if info.from_text != 0 {
+        return table.longest_prefix(directory?);
+    }
+    let numbered = table.by_mnt_id(info.mnt_id);
+    numbered
+        .filter(|mount| is_sure(info, Some(mount)))
+        .or_else(|| by_dev(table, info))
+        .or(numbered)
+}
+
+/// Whether a mount is surely the file set's: that number, and that file system. The text of a path fits some mount always.
+fn is_sure(info: &FilesetInfo, mount: Option<&MountFacts>) -> bool {
+    info.from_text == 0
+        && mount.is_some_and(|mount| {
+            mount.mnt_id == info.mnt_id && mount.dev() == (info.dev >> 20, info.dev & 0xf_ffff)
+        })
+}
+
+fn fileset_fact(
+    number: u32,
+    info: &FilesetInfo,
+    directory: Option<String>,
+    mount: Option<&MountFacts>,
+) -> FilesetFact {
+    FilesetFact {
+        number,
+        directory,
+        extension: extension(info.ext),
+        from_text: info.from_text != 0,
+        mount_point: mount.map(|m| m.mount_point.clone()),
+        fs_type: mount
+            .map(|m| m.fs_type.clone())
+            .or_else(|| fs_name(info.magic)),
     }
 }
 
@@ -237,6 +339,58 @@ mod tests {
             Some("/mnt/set/train")
         );
         assert_eq!(entry_directory(&info(b"elsewhere\0"), Some(&table)), None);
+    }
+
+    #[test]
+    fn only_the_number_and_the_file_system_together_tell_a_mount() {
+        let set = info(b"train\0data\0");
+        let sure = |line: &str| {
+            let table = MountTable::decode(line);
+            let directory = entry_directory(&set, Some(&table));
+            is_sure(&set, mount_of(&set, directory.as_deref(), Some(&table)))
+        };
+        assert!(sure("30 1 8:1 / /mnt rw - ext4 /dev/sda1 rw\n"));
+        // The number was another mount's before that one was unmounted.
+        assert!(!sure("30 1 8:2 / /old rw - ext4 /dev/sdb1 rw\n"));
+        // Another mount of the same file system.
+        assert!(!sure("31 1 8:1 / /mnt rw - ext4 /dev/sda1 rw\n"));
+        assert!(!sure(""));
+        let mut text = info(b"/mnt/train");
+        text.from_text = 1;
+        let table = MountTable::decode("30 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
+        let mount = mount_of(&text, Some("/mnt/train"), Some(&table));
+        assert_eq!(mount.map(|mount| mount.mnt_id), Some(30));
+        assert!(!is_sure(&text, mount));
+    }
+
+    #[test]
+    fn a_table_that_lacked_a_mount_is_read_again() {
+        let pid = std::process::id();
+        let now = MountTable::read(pid).expect("our own mounts");
+        let root = now.longest_prefix("/").expect("a mount of /");
+        let mut set = info(b"");
+        set.tgid = pid;
+        set.mnt_id = root.mnt_id;
+        set.dev = root.dev_major << 20 | root.dev_minor;
+        let mut memo = Memo::default();
+        let namespace = namespace_of(pid).expect("a namespace");
+        memo.namespaces.insert(pid, namespace.clone());
+        memo.tables.insert(namespace, MountTable::default());
+        let mut out = Vec::new();
+        assert!(memo.new_fileset(7));
+        memo.describe(7, &set, &mut out);
+        let Some(Record::Fileset(told)) = out.pop() else {
+            panic!("{out:?}");
+        };
+        assert_eq!((told.number, told.mount_point), (7, None));
+        memo.look_again(&mut out);
+        let [Record::Mount(mount), Record::Fileset(told)] = &out[..] else {
+            panic!("{out:?}");
+        };
+        assert_eq!(mount.mount_point, "/");
+        assert_eq!((told.number, told.mount_point.as_deref()), (7, Some("/")));
+        memo.look_again(&mut out);
+        assert_eq!(out.len(), 2, "once: {out:?}");
     }
 
     #[test]

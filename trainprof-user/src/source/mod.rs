@@ -6,6 +6,7 @@ mod convert;
 mod entries;
 mod gpu;
 mod live;
+mod mapped;
 mod memo;
 mod outsiders;
 pub mod own;

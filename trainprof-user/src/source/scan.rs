@@ -88,11 +88,17 @@ fn parents() -> io::Result<BTreeMap<u32, u32>> {
     Ok(out)
 }
 
-/// The targets and all their descendants.
+/// The targets and all their descendants, without us.
 pub fn family(targets: &[u32]) -> io::Result<BTreeSet<u32>> {
-    let parents = parents()?;
+    Ok(below(targets, &parents()?, std::process::id()))
+}
+
+/// As [`family`], from the parent of every process. Where we run below a target (`attach $$`), neither we nor the processes beside us
+/// belong to the job: what watching costs is told apart, and a job that holds its watcher never ends. As no thread of theirs is
+/// followed, neither is what they make later. What is itself a target is followed wherever it hangs: `run` watches a child of ours.
+fn below(targets: &[u32], parents: &BTreeMap<u32, u32>, own: u32) -> BTreeSet<u32> {
     let mut children = BTreeMap::<u32, Vec<u32>>::new();
-    for (pid, parent) in &parents {
+    for (pid, parent) in parents {
         children.entry(*parent).or_default().push(*pid);
     }
     let mut out = BTreeSet::new();
@@ -102,11 +108,11 @@ pub fn family(targets: &[u32]) -> io::Result<BTreeSet<u32>> {
         .filter(|pid| parents.contains_key(pid))
         .collect();
     while let Some(pid) = queue.pop() {
-        if out.insert(pid) {
+        if pid != own && out.insert(pid) {
             queue.extend(children.get(&pid).into_iter().flatten());
         }
     }
-    Ok(out)
+    out
 }
 
 /// Thread ids of a process.
@@ -261,6 +267,19 @@ pub enum ScanError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn we_and_our_helpers_are_not_of_the_job_that_we_run_in() {
+        // 10 is a shell: 11 its job with a worker, 20 we, 21 a process beside us.
+        let parents = BTreeMap::from([(1, 0), (10, 1), (11, 10), (12, 11), (20, 10), (21, 20)]);
+        let of = |targets: &[u32]| Vec::from_iter(below(targets, &parents, 20));
+        assert_eq!(of(&[10]), [10, 11, 12]);
+        assert_eq!(of(&[11]), [11, 12]);
+        // `run`: the command is a child of ours.
+        assert_eq!(of(&[21]), [21]);
+        assert_eq!(of(&[10, 21]), [10, 11, 12, 21]);
+        assert!(of(&[99]).is_empty());
+    }
 
     #[test]
     fn stat_lines() {

@@ -135,6 +135,20 @@ pub enum Incomplete {
         /// What is wrong with it.
         what: Corruption,
     },
+    /// Its checksums are right, but another version of trainprof recorded something that this one does not know.
+    #[error(
+        "record {record} of the recording, in the block at byte {offset}, is of a kind that this trainprof ({own}) does not know: it \
+         was recorded by trainprof {writer}; only what comes before it was read. Read it with trainprof {writer} or later",
+        own = env!("CARGO_PKG_VERSION")
+    )]
+    OtherVersion {
+        /// Where the block begins.
+        offset: u64,
+        /// The record's place in the recording, from 0.
+        record: u64,
+        /// Version of the trainprof that recorded it.
+        writer: String,
+    },
     /// The device or file system failed.
     #[error("the recording cannot be read from byte {offset} on; only what comes before was read")]
     Unreadable {

@@ -161,6 +161,31 @@ fn says_why_a_recording_ends() {
 }
 
 #[test]
+fn a_record_that_another_version_knows_is_told_with_that_version() {
+    let records = [[5].as_slice(), &[0xff; 9]].concat();
+    let written_by = |writer: &str| {
+        let header = FileHeader {
+            writer: writer.to_owned(),
+            ..FileHeader::current()
+        };
+        [header.encode(), block(BlockKind::Records, 0, 2, &records)].concat()
+    };
+    let (read_before, completeness) = read(&written_by("9.2.0"));
+    assert_eq!(read_before, [5]);
+    let note = completeness.note().expect("a note");
+    assert!(
+        note.contains("trainprof 9.2.0")
+            && note.contains("Read it with")
+            && !note.contains("corrupt"),
+        "{note}"
+    );
+    // The same version has no other kinds of records.
+    let (_, completeness) = read(&written_by(&FileHeader::current().writer));
+    let note = completeness.note().expect("a note");
+    assert!(note.contains("corrupted"), "{note}");
+}
+
+#[test]
 fn refuses_what_it_cannot_read_and_says_what_to_do() {
     let good = FileHeader::current().encode();
     let newer = FileHeader {

@@ -18,8 +18,8 @@ pub struct Io {
     pub small_file_share: Option<f64>,
     /// Share of the bytes read that did not have to come from a device or a server.
     pub cache_hit_ratio: Option<f64>,
-    /// Of `open` and `read`; a key without a value is left out.
-    pub latency_us: BTreeMap<&'static str, Quantiles>,
+    /// Of `open` and `read`; `null` when nothing was timed.
+    pub latency_us: BTreeMap<&'static str, Option<Quantiles>>,
     pub operations: BTreeMap<&'static str, OperationRow>,
     /// Directories with operations or waits; `top` has the first of them.
     pub directories: usize,

@@ -67,7 +67,9 @@ pub struct Job {
     pub command: Vec<String>,
     /// Seconds since 1970.
     pub started: Option<f64>,
+    /// Its own or, where they name no container, pod or batch job and the trainer's do, the trainer's.
     pub cgroup: Option<crate::env::cgroup::CgroupFacts>,
+    /// Its own or, where it has no interpreter and no framework and the trainer has, the trainer's.
     pub frameworks: Option<FrameworkFacts>,
     pub processes: Vec<ProcessRow>,
 }
@@ -89,6 +91,10 @@ pub struct ProcessRow {
     pub ended: bool,
     /// Of its leading thread.
     pub share: Shares,
+    /// Seconds that its leading thread was there while it was watched; `null` when no thread was seen.
+    pub present_s: Option<f64>,
+    /// The longest waits of its leading thread.
+    pub waits: Vec<WaitRow>,
     /// CPU time of all its threads.
     pub cpu_s: f64,
     /// On files only.

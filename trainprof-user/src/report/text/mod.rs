@@ -3,6 +3,7 @@
 mod footer;
 mod gpu;
 mod memory;
+mod place;
 mod tables;
 mod units;
 
@@ -30,6 +31,7 @@ fn render(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
     tables::processes(out, report, top)?;
     tables::blame(out, report)?;
     tables::waits(out, report)?;
+    tables::workers_waits(out, report)?;
     gpu::gpu(out, report)?;
     tables::files(out, report, top)?;
     memory::memory(out, report)?;
@@ -120,6 +122,7 @@ fn headline(out: &mut String, report: &Report) -> std::fmt::Result {
         )?;
     }
     writeln!(out)?;
+    place::place(out, report)?;
     steps(out, report)?;
     if let Some(trainer) = &report.trainer {
         wrapped(out, "the trainer's time: ", &split(&trainer.share))?;

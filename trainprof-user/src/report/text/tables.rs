@@ -8,6 +8,7 @@ use crate::report::model::{BlameRow, DirectoryRow, Io, ProcessRow, Report, WaitR
 /// Ways and waits that are listed, and the part (0–1) of the time that each must have.
 const WAYS: usize = 6;
 const WAITS: usize = 5;
+const WORKERS_WAITS: usize = 3;
 const MIN_PART: f64 = 0.01;
 /// A directory with less than this part (0–1) of all opens, bytes and waits says little.
 const MIN_DIRECTORY: f64 = 0.02;
@@ -97,21 +98,8 @@ pub fn waits(out: &mut String, report: &Report) -> std::fmt::Result {
     else {
         return Ok(());
     };
-    let least = MIN_PART * thread.present_s;
-    // Waits that read alike are told as one.
-    let mut rows = Vec::<(String, f64, u64)>::new();
-    for wait in &thread.waits {
-        let said = format!("{}, {}", waited_in(wait), ended_by(wait, trainer.pid));
-        match rows.iter_mut().find(|(same, _, _)| *same == said) {
-            Some((_, seconds, count)) => {
-                *seconds += wait.seconds;
-                *count += wait.count;
-            }
-            None => rows.push((said, wait.seconds, wait.count)),
-        }
-    }
-    rows.retain(|(_, seconds, _)| *seconds >= least);
-    rows.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let own = thread.waits.iter().map(|wait| (trainer.pid, wait));
+    let rows = longest(own, thread.present_s);
     if rows.is_empty() {
         return writeln!(
             out,
@@ -121,11 +109,58 @@ pub fn waits(out: &mut String, report: &Report) -> std::fmt::Result {
         );
     }
     writeln!(out, "\nwhat the trainer's thread {} waited for", thread.tid)?;
-    for (said, seconds, count) in rows.iter().take(WAITS) {
+    list(out, &rows, WAITS, thread.present_s)
+}
+
+/// What the leading threads of all worker processes waited for, together.
+pub fn workers_waits(out: &mut String, report: &Report) -> std::fmt::Result {
+    let processes = report.job.processes.iter();
+    let workers: Vec<&ProcessRow> = processes.filter(|row| row.role == "worker").collect();
+    let present_s: f64 = workers.iter().filter_map(|row| row.present_s).sum();
+    let waits = workers
+        .iter()
+        .flat_map(|row| row.waits.iter().map(|wait| (row.pid, wait)));
+    let rows = longest(waits, present_s);
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\nwhat the workers waited for")?;
+    list(out, &rows, WORKERS_WAITS, present_s)
+}
+
+/// Waits that read alike as one, each with the process that waited: text, seconds and count of those that took a part of `present_s`
+/// that is worth a line, the longest first.
+fn longest<'a>(
+    waits: impl Iterator<Item = (u32, &'a WaitRow)>,
+    present_s: f64,
+) -> Vec<(String, f64, u64)> {
+    let mut rows = Vec::<(String, f64, u64)>::new();
+    for (own, wait) in waits {
+        let said = format!("{}, {}", waited_in(wait), ended_by(wait, own));
+        match rows.iter_mut().find(|(same, _, _)| *same == said) {
+            Some((_, seconds, count)) => {
+                *seconds += wait.seconds;
+                *count += wait.count;
+            }
+            None => rows.push((said, wait.seconds, wait.count)),
+        }
+    }
+    rows.retain(|(_, seconds, _)| *seconds >= MIN_PART * present_s);
+    rows.sort_by(|a, b| b.1.total_cmp(&a.1));
+    rows
+}
+
+fn list(
+    out: &mut String,
+    rows: &[(String, f64, u64)],
+    most: usize,
+    present_s: f64,
+) -> std::fmt::Result {
+    for (said, seconds, count) in rows.iter().take(most) {
         writeln!(
             out,
             "  {:>5} {seconds:>8.2} s {count:>8} × {said}",
-            percent(seconds / thread.present_s.max(1e-9)),
+            percent(seconds / present_s.max(1e-9)),
         )?;
     }
     Ok(())
@@ -183,7 +218,8 @@ pub fn files(out: &mut String, report: &Report, top: usize) -> std::fmt::Result 
     if let Some(ratio) = io.cache_hit_ratio {
         facts.push(format!("{} of bytes from the cache", percent(ratio)));
     }
-    for (name, q) in &io.latency_us {
+    let timed = io.latency_us.iter();
+    for (name, q) in timed.filter_map(|(name, q)| Some((name, q.as_ref()?))) {
         facts.push(format!(
             "{name} p50 {} p99 {}",
             micros(q.p50),

@@ -140,6 +140,9 @@ impl Live {
     ) {
         self.memo.learn_process(pid);
         let facts = ProcessFacts::read(pid).ok();
+        let frameworks = FrameworkFacts::read(pid).ok();
+        let trains = frameworks.as_ref().is_some_and(FrameworkFacts::trains);
+        self.mapped.begun(pid, self.intervals, trains);
         self.out.push(Record::Process(ProcessSeen {
             at,
             pid,
@@ -147,7 +150,7 @@ impl Live {
             name: name
                 .or(facts.as_ref().map(|f| f.comm.clone()))
                 .unwrap_or_default(),
-            frameworks: FrameworkFacts::read(pid).ok(),
+            frameworks,
             facts,
         }));
     }

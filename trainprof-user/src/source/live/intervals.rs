@@ -23,10 +23,6 @@ use crate::{
     time::KtimeNs,
 };
 
-/// Intervals after which the mapped frameworks are looked at again.
-const FRAMEWORKS_AT: [u32; 3] = [2, 10, LATE];
-const LATE: u32 = 60;
-
 impl Live {
     /// Lets the probes write into fresh aggregates. After [`crate::kernel::GRACE`] the old ones can be
     /// collected. What every thread had done is noted at once: on a host that leaves us little CPU time, the
@@ -67,6 +63,7 @@ impl Live {
             self.look_up(key.fileset, key.waker);
             self.socket(key.tid, &wait_object(key), cell.wait_ns);
         }
+        self.memo.look_again(&mut self.out);
         self.pressure.resolve_sockets(&mut self.out);
         // A thread that has ended since then has given its account.
         let mut threads = std::mem::take(&mut self.threads);
@@ -75,12 +72,9 @@ impl Live {
         let interval = self.interval(to, counted, &threads);
         self.interval_from = to;
         self.intervals += 1;
-        // Reading them takes some milliseconds: once known they are looked at again only much later.
-        if FRAMEWORKS_AT.contains(&self.intervals)
-            && !(self.frameworks_known && self.intervals < LATE)
-        {
-            self.frameworks();
-        }
+        let alive = self.alive.values().copied().collect();
+        let due = self.mapped.due(self.intervals, &self.leading(), &alive);
+        self.frameworks(due);
         self.observe();
         let slowed = self.allocs.slowed_by_counting();
         self.turns.tell(to, &self.touched, slowed, &mut self.out);
@@ -220,18 +214,20 @@ impl Live {
         }
     }
 
-    /// What the watched processes have mapped by now: a program that was just launched has nothing yet.
-    pub(super) fn frameworks(&mut self) {
-        let mut known = true;
-        for pid in self.targets.clone() {
+    /// The processes that were named, and those that train as far as is known.
+    pub(super) fn leading(&self) -> BTreeSet<u32> {
+        self.targets.iter().chain(&self.touched).copied().collect()
+    }
+
+    /// What these processes have mapped by now.
+    pub(super) fn frameworks(&mut self, pids: impl IntoIterator<Item = u32>) {
+        for pid in pids {
             let Ok(frameworks) = FrameworkFacts::read(pid) else {
-                known = false;
                 continue;
             };
-            known &= frameworks.trains();
+            self.mapped.read(pid, frameworks.trains());
             self.out.push(Record::Frameworks { pid, frameworks });
         }
-        self.frameworks_known = known;
     }
 
     /// Records how much of each process is resident, and what else is due to be read.
