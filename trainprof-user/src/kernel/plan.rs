@@ -51,6 +51,7 @@ fn folios(o: &Offsets) -> bool {
             o.mapping_host,
             o.dentry_alias,
             o.inode_dentries,
+            o.inode_writers,
         ])
 }
 
