@@ -209,6 +209,14 @@ pub const CATALOGUE: &[Probe] = &[
     ),
 ];
 
+/// Whether a program may be asked to run while it runs on the same CPU: handlers of timers run in softirqs too, and what is missed
+/// then is put right at the next switch.
+pub fn nests(program: &str) -> bool {
+    CATALOGUE
+        .iter()
+        .any(|probe| probe.program == program && probe.gives == WAKERS)
+}
+
 /// The program that sees a CPU go on with another thread.
 pub const SWITCHES: &str = "sched_switch";
 
