@@ -77,6 +77,16 @@ impl Data {
     }
 }
 
+/// Takes a file out of the page cache.
+pub fn drop_cached(path: &Path) {
+    use std::os::fd::AsRawFd;
+    let file = fs::File::open(path).expect("open a data file");
+    file.sync_all().expect("sync a data file");
+    // SAFETY: the descriptor is open through the call.
+    let failed = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    assert_eq!(failed, 0, "posix_fadvise");
+}
+
 fn set_mode(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set permissions");

@@ -1,5 +1,7 @@
 //! Files read through memory maps and io_uring, where no read call is made.
 
+use std::path::Path;
+
 use trainprof_tests::env::{root_test, skip};
 use trainprof_tests::report::u64_at;
 use trainprof_tests::workload::os;
@@ -23,6 +25,7 @@ fn check_map(seen: &Observed) -> Checks {
         report.u64("/io/operations/mmap/bytes"),
     );
     checks.exact("reads", 0, report.u64("/io/reads"));
+    checks.exact("bytes read", 0, report.u64("/io/bytes_read"));
     let process = report
         .process(u64_at(truth, "/pid"))
         .expect("a row of the process");
@@ -39,6 +42,22 @@ fn check_map(seen: &Observed) -> Checks {
     checks
 }
 
+/// What faults on the files of a folder had fetched.
+fn fetched(checks: &mut Checks, seen: &Observed, folder: &Path, truth: u64) {
+    let report = &seen.report;
+    checks.exact(
+        "fetched by faults",
+        truth,
+        report.u64("/io/operations/fault/bytes"),
+    );
+    let row = report.directory(&folder.to_string_lossy());
+    checks.exact(
+        "fetched there",
+        truth,
+        u64_at(row.expect("a row of the folder"), "/fault_bytes"),
+    );
+}
+
 #[test]
 fn faults_on_cached_maps_are_minor() {
     let Some(_turn) = root_test("faults_on_cached_maps_are_minor") else {
@@ -50,7 +69,9 @@ fn faults_on_cached_maps_are_minor() {
         .map(|i| folder.join(format!("{i}.npy")).into_os_string())
         .collect();
     let seen = observe("mmapread", &files);
-    check_map(&seen).done();
+    let mut checks = check_map(&seen);
+    fetched(&mut checks, &seen, &folder, 0);
+    checks.done();
 }
 
 #[test]
@@ -80,6 +101,7 @@ fn each_cold_page_is_a_major_fault() {
         major,
         seen.report.u64("/io/operations/fault/count"),
     );
+    fetched(&mut checks, &seen, &folder, 2 * (4 << 20));
     checks.done();
 }
 
@@ -118,6 +140,37 @@ fn io_uring_reads_count_as_reads() {
         );
         let (reads, bytes) = (u64_at(truth, "/uring/count"), u64_at(truth, "/uring/bytes"));
         checks.directory(report, &folder.to_string_lossy(), 4, Some(reads), bytes);
+        checks.done();
+    }
+}
+
+/// What a ring writes adds pages too, which were fetched from nowhere.
+#[test]
+fn io_uring_writes_count_as_writes() {
+    let Some(_turn) = root_test("io_uring_writes_count_as_writes") else {
+        return;
+    };
+    let data = Data::new();
+    let folder = data.files("ring", 4, "ckpt", |i| 16_384 * (50 + i));
+    let paths: Vec<_> = (0..4).map(|i| folder.join(format!("{i}.ckpt"))).collect();
+    for option in ["-w", "-fw"] {
+        eprintln!("option {option}");
+        let mut args = os(&[&option]);
+        args.extend(paths.iter().map(|path| path.clone().into_os_string()));
+        let workload = Workload::start("iouring", &args);
+        let pid = workload.pid();
+        let seen = observe_with(workload, pid, &[]);
+        let Observed { truth, report, .. } = &seen;
+        let mut checks = Checks::new();
+        checks.nothing_lost(report);
+        checks.operation(report, "open", &truth["total"]["open"], false);
+        let (writes, bytes) = (u64_at(truth, "/uring/count"), u64_at(truth, "/uring/bytes"));
+        checks.exact("all writes", (50 + 51 + 52 + 53) * 16_384, bytes);
+        checks.exact("writes", writes, report.u64("/io/writes"));
+        checks.exact("bytes", bytes, report.u64("/io/bytes_written"));
+        checks.operation(report, "read", &truth["total"]["read"], true);
+        let hits = report.f64("/io/cache_hit_ratio");
+        checks.that(hits == 1.0, || format!("cache_hit_ratio {hits}, truth 1"));
         checks.done();
     }
 }

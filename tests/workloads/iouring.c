@@ -1,7 +1,7 @@
-/* Reads files through io_uring with raw system calls: iouring TRUTH [-b BYTES] [-q DEPTH] [-c] [-f] FILE...
+/* Reads files through io_uring with raw system calls: iouring TRUTH [-b BYTES] [-q DEPTH] [-c] [-f] [-w] FILE...
  * Each request is IORING_OP_READ, _READV or _READ_FIXED in turn. -c drops the files from the page cache
- * first, so that completions come from the device. -f uses registered files. Exits 77 where the kernel
- * has no io_uring.
+ * first, so that completions come from the device. -f uses registered files. -w writes files of the same sizes,
+ * named FILE.out, and reads of each FILE one block by a call. Exits 77 where the kernel has no io_uring.
  */
 #include "wl.h"
 #include <linux/io_uring.h>
@@ -13,15 +13,16 @@ static struct io_uring_cqe *cqes;
 int main(int argc, char **argv)
 {
     const char *truth = argv[1];
-    int option, cold = 0, registered = 0;
+    int option, cold = 0, registered = 0, writes = 0;
     unsigned depth = 8, block = 16384;
     optind = 2;
-    while ((option = getopt(argc, argv, "+b:q:cf")) != -1)
+    while ((option = getopt(argc, argv, "+b:q:cfw")) != -1)
         switch (option) {
         case 'b': block = atoi(optarg); break;
         case 'q': depth = atoi(optarg); break;
         case 'c': cold = 1; break;
         case 'f': registered = 1; break;
+        case 'w': writes = 1; break;
         }
     int files = argc - optind;
     char **path = argv + optind;
@@ -62,6 +63,14 @@ int main(int argc, char **argv)
         int fd = counted_open(&t, path[i], O_RDONLY);
         struct stat st;
         add(&t.stat, syscall(SYS_fstat, fd, &st));
+        if (writes) {
+            char out[4096];
+            snprintf(out, sizeof out, "%s.out", path[i]);
+            /* One read call, so that there is a share of reads that the cache served. */
+            add(&t.read, read(fd, buffers, block));
+            counted_close(&t, fd);
+            fd = counted_open(&t, out, O_WRONLY | O_CREAT | O_TRUNC);
+        }
         if (registered && syscall(SYS_io_uring_register, ring, IORING_REGISTER_FILES, &fd, 1))
             die("register files");
         for (off_t at = 0; at < st.st_size;) {
@@ -76,9 +85,11 @@ int main(int argc, char **argv)
                 s->off = at;
                 if (kind == 1) {
                     parts[n] = (struct iovec){buffers + (size_t)n * block, block};
-                    s->opcode = IORING_OP_READV, s->addr = (uintptr_t)&parts[n], s->len = 1;
+                    s->opcode = writes ? IORING_OP_WRITEV : IORING_OP_READV;
+                    s->addr = (uintptr_t)&parts[n], s->len = 1;
                 } else {
-                    s->opcode = kind ? IORING_OP_READ_FIXED : IORING_OP_READ;
+                    s->opcode = writes ? (kind ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE)
+                                       : (kind ? IORING_OP_READ_FIXED : IORING_OP_READ);
                     s->addr = (uintptr_t)(buffers + (size_t)n * block), s->len = block;
                 }
                 kinds[kind]++;

@@ -32,11 +32,15 @@ pub enum Loss {
     GpuCallsFull = 12,
     /// Answers of the GPU's driver were not taken in time. Counted in user space.
     GpuAnswers = 13,
+    /// A system call's entry without its exit: the call is not counted.
+    UnmatchedEntry = 14,
+    /// The kernel did not run a probe. Counted by the kernel, and read in user space.
+    ProbeMissed = 15,
 }
 
 impl Loss {
     /// Every reason, by its number.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::RingFull,
         Self::ThreadsFull,
         Self::OpCellsFull,
@@ -51,6 +55,8 @@ impl Loss {
         Self::TouchesFull,
         Self::GpuCallsFull,
         Self::GpuAnswers,
+        Self::UnmatchedEntry,
+        Self::ProbeMissed,
     ];
     /// How many reasons there are.
     pub const COUNT: usize = Self::ALL.len();
@@ -72,6 +78,8 @@ impl Loss {
             Self::TouchesFull => "touches-full",
             Self::GpuCallsFull => "gpu-calls-full",
             Self::GpuAnswers => "gpu-answers",
+            Self::UnmatchedEntry => "unmatched-entry",
+            Self::ProbeMissed => "probe-missed",
         }
     }
 }

@@ -95,6 +95,7 @@ offsets! {
     kiocb_res: "io_kiocb" "cqe.res";
     task_signal: "task_struct" "signal";
     signal_oom_mm: "signal_struct" "oom_mm";
+    inode_writers: "inode" "i_writecount";
 }
 
 /// Bytes that are read at once of `file`, `inode` and `dentry`.

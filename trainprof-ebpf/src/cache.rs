@@ -3,12 +3,18 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
-use trainprof_common::{offsets::MISSING, op::Op};
+use trainprof_common::{
+    offsets::MISSING,
+    op::{NO_ARG, Op, SyscallInfo},
+    thread::ThreadState,
+};
 
 use crate::{
     account::{self, Done},
     follow::running,
-    kernel::{current_ids, current_task, fact, member, offset, peek, syscall_nr, user_regs},
+    kernel::{
+        current_ids, current_task, fact, member, offset, peek, syscall_arg, syscall_nr, user_regs,
+    },
     maps::syscall,
     object,
 };
@@ -23,10 +29,11 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
     let state = unsafe { &mut *state };
+    let regs = user_regs(current_task());
     // SAFETY: typed registers of the current task.
-    let nr = unsafe { syscall_nr(user_regs(current_task())) };
-    // Pages that a write adds are not read from anywhere.
-    if let Some(info) = syscall(nr)
+    let nr = unsafe { syscall_nr(regs) };
+    let info = syscall(nr);
+    if let Some(info) = &info
         && info.op == Op::Write as u8
     {
         return 0;
@@ -40,6 +47,12 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     };
     let inode: u64 = peek(mapping, offset!(mapping_host)).unwrap_or(0);
     if inode == 0 {
+        return 0;
+    }
+    if let Some(info) = &info
+        // SAFETY: typed registers of the current task.
+        && unsafe { writes_to(state, info, regs, inode) }
+    {
         return 0;
     }
     if state.fault_inode != inode {
@@ -69,4 +82,36 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     };
     account::call(&done, &state.fault_object);
     0
+}
+
+/// Whether pages of that inode which a call of any kind but a write adds are for what it writes: they are fetched from nowhere.
+///
+/// # Safety
+/// `regs` is a typed pointer to the registers that the current thread entered the kernel with.
+#[inline(always)]
+unsafe fn writes_to(
+    state: &ThreadState,
+    info: &SyscallInfo,
+    regs: *const c_void,
+    inode: u64,
+) -> bool {
+    if info.op == Op::Copy as u8 {
+        // SAFETY: as promised by the caller.
+        let (source, target) = unsafe { (syscall_arg(regs, info.fd), info.fd2) };
+        if object::inode_of(state, source) == inode {
+            return false;
+        }
+        // SAFETY: as promised by the caller.
+        if target != NO_ARG
+            && object::inode_of(state, unsafe { syscall_arg(regs, target) }) == inode
+        {
+            return true;
+        }
+        // A stacked file system keeps pages at inodes of its own.
+    } else if info.op != Op::None as u8 {
+        return false;
+    }
+    // A ring or a queue of the kernel reads and writes many files in one call, and finishes them in any: what nobody may write to
+    // is read.
+    peek::<i32>(inode, offset!(inode_writers)).unwrap_or(0) > 0
 }

@@ -71,6 +71,10 @@ pub fn sys_enter(ctx: BtfTracePointContext) -> u32 {
     if info.op == BRK {
         state.op_object.id = program_break(current_task());
     }
+    if state.op_enter != 0 && state.entry_stretch == stretch {
+        // Ends were shown all the time since then, and that call's was not.
+        emit::lost(Loss::UnmatchedEntry);
+    }
     state.op_nr = nr as u32;
     state.entry_stretch = stretch;
     // SAFETY: clock helper.

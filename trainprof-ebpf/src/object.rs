@@ -163,6 +163,18 @@ pub fn resolve(state: &mut ThreadState, fd: u64) -> Object {
     object
 }
 
+/// The address of the inode that a descriptor of the current task leads to; 0: none.
+#[inline(always)]
+pub fn inode_of(state: &ThreadState, fd: u64) -> u64 {
+    if trusted(state, fd).is_some() {
+        return state.fds[fd as usize & (FD_CACHE - 1)].inode;
+    }
+    find_file(fd);
+    SCRATCH_OBJECT
+        .get(0)
+        .map_or(0, |found| if found.file == 0 { 0 } else { found.inode })
+}
+
 /// What a descriptor of the current task that was just opened refers to, and the size of the file in bytes.
 #[inline(always)]
 pub fn resolve_opened(state: &mut ThreadState, fd: u64) -> (Object, u64) {

@@ -7,7 +7,7 @@ use trainprof_common::{loss::Loss, op::Op};
 use crate::{
     account::{self, Done},
     emit,
-    follow::thread,
+    follow::{running, thread},
     kernel::{current_ids, offset, peek},
     maps::{URING, UringRequest},
     object, touch,
@@ -58,10 +58,26 @@ pub fn io_uring_submit(ctx: BtfTracePointContext) -> u32 {
 pub fn io_uring_complete(ctx: BtfTracePointContext) -> u32 {
     let request: u64 = ctx.arg(1);
     // SAFETY: copied out at once; a request completes once.
-    let Some(entry) = (unsafe { URING.get(request) }).copied() else {
-        return 0;
+    let entry = match unsafe { URING.get(request) } {
+        Some(entry) => *entry,
+        None => {
+            // One of a process that is not followed, or one whose beginning was not seen: it is counted where it completes, which
+            // is in a thread that uses the ring.
+            let (_, tid) = current_ids();
+            if running(tid).is_none() {
+                return 0;
+            }
+            UringRequest {
+                submitted: 0,
+                tid,
+                pad: 0,
+            }
+        }
     };
-    let _ = URING.remove(request);
+    let seen = entry.submitted != 0;
+    if seen {
+        let _ = URING.remove(request);
+    }
     let Some(op) = operation(request) else {
         return 0;
     };
@@ -79,9 +95,13 @@ pub fn io_uring_complete(ctx: BtfTracePointContext) -> u32 {
         tid: entry.tid,
         op: op.number(),
         bytes: u64::from(result.max(0) as u32),
-        ns: now.saturating_sub(entry.submitted),
+        ns: if seen {
+            now.saturating_sub(entry.submitted)
+        } else {
+            0
+        },
         failed: result < 0,
-        timed: true,
+        timed: seen,
         at: now,
     };
     account::operation(&done, &on);

@@ -7,6 +7,7 @@ pub mod aside;
 pub mod btf;
 mod calls;
 mod load;
+mod missed;
 mod on_off;
 pub mod plan;
 mod runs;
@@ -346,14 +347,29 @@ impl Probes {
 
     /// Facts lost so far, by reason; only those that are not zero.
     pub fn losses(&self) -> Vec<(Loss, u64)> {
+        let missed = self.missed();
         Loss::ALL
             .into_iter()
             .filter_map(|reason| {
                 let per_cpu = self.losses.get(&(reason as u32), 0).ok()?;
-                let sum: u64 = per_cpu.iter().sum();
+                let mut sum: u64 = per_cpu.iter().sum();
+                if reason == Loss::ProbeMissed {
+                    sum += missed;
+                }
                 (sum > 0).then_some((reason, sum))
             })
             .collect()
+    }
+
+    /// Runs of our programs that the kernel left out, but for those that tell how deep in handlers a CPU is: these do run on top of
+    /// each other, which [`plan`] allows for.
+    fn missed(&self) -> u64 {
+        let tells_facts = |program: &&&'static str| !plan::nests(program);
+        self.attached
+            .iter()
+            .filter(tells_facts)
+            .filter_map(|name| missed::missed(self.ebpf.program(name)?.fd().ok()?.as_fd()).ok())
+            .sum()
     }
 
     /// How often a function of the GPU's runtime was entered so far, by its number.

@@ -51,6 +51,7 @@ fn folios(o: &Offsets) -> bool {
             o.mapping_host,
             o.dentry_alias,
             o.inode_dentries,
+            o.inode_writers,
         ])
 }
 
@@ -207,6 +208,14 @@ pub const CATALOGUE: &[Probe] = &[
         uring,
     ),
 ];
+
+/// Whether a program may be asked to run while it runs on the same CPU: handlers of timers run in softirqs too, and what is missed
+/// then is put right at the next switch.
+pub fn nests(program: &str) -> bool {
+    CATALOGUE
+        .iter()
+        .any(|probe| probe.program == program && probe.gives == WAKERS)
+}
 
 /// The program that sees a CPU go on with another thread.
 pub const SWITCHES: &str = "sched_switch";

@@ -54,6 +54,9 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
             row.totals.bytes += traffic.bytes_read;
             row.totals.writes += traffic.writes;
             row.totals.bytes_written += traffic.bytes_written;
+            if op == Op::FaultFill {
+                row.totals.fault_bytes += total.bytes;
+            }
             if op == Op::Stat {
                 row.totals.stats += total.count;
             }
@@ -86,7 +89,7 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
                 + row.totals.stats
                 + row.totals.errors
                 > 0
-                || row.totals.bytes + row.totals.bytes_written > 0
+                || row.totals.bytes + row.totals.bytes_written + row.totals.fault_bytes > 0
                 || row.totals.wait_s > 0.0
         })
         .collect();

@@ -274,9 +274,13 @@ fn operations(
     let mut seen = BTreeSet::new();
     for (key, total) in &session.files.ops {
         let op = op_of(key);
-        if let Some(name) = operation_name(op)
-            && group(session, key) == Group::File
-        {
+        if group(session, key) != Group::File {
+            continue;
+        }
+        if op == Op::FaultFill {
+            // Pages and not faults: one fault may bring in many.
+            sums.entry("fault").or_default().0.bytes += total.bytes;
+        } else if let Some(name) = operation_name(op) {
             let entry = sums.entry(name).or_default();
             entry.0.add(total);
             if seen.insert(key.op)

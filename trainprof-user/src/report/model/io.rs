@@ -62,6 +62,8 @@ pub struct FileTotals {
     pub stats: u64,
     /// Operations that failed.
     pub errors: u64,
+    /// Fetched by page faults on mapped files.
+    pub fault_bytes: u64,
     /// Waits on descriptors and in page faults, all threads.
     pub wait_s: f64,
 }
@@ -76,6 +78,7 @@ impl FileTotals {
         self.bytes_written += more.bytes_written;
         self.stats += more.stats;
         self.errors += more.errors;
+        self.fault_bytes += more.fault_bytes;
         self.wait_s += more.wait_s;
     }
 }
