@@ -479,7 +479,7 @@ pub fn room(session: &Session) -> Option<Room> {
     let groups = session.host.memory.iter().filter_map(|(path, series)| {
         let last = series.last()?;
         let limit = last.limit_bytes?;
-        // Page cache gives way.
+        // Page cache of files gives way.
         let used = last
             .usage_bytes
             .saturating_sub(last.file_bytes.unwrap_or(0))

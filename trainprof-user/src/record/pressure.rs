@@ -26,7 +26,7 @@ pub struct CgroupMemorySample {
     pub cgroup: String,
     pub usage_bytes: u64,
     pub limit_bytes: Option<u64>,
-    /// Bytes of page cache in it.
+    /// Bytes of page cache in it that can be dropped: without shared memory and files of a tmpfs.
     pub file_bytes: Option<u64>,
     pub anon_bytes: Option<u64>,
     /// Pages of files that were read again soon after they had been dropped, since it exists.
