@@ -43,6 +43,7 @@ pub fn memory(session: &Session, top: usize) -> Memory {
         .collect();
     let growers = growers(session);
     let growth = growers.as_deref().map(growth_bytes_per_s);
+    let churn = session.alloc.churn_share();
     let kinds = [PageKind::Anonymous, PageKind::CopyOnWrite, PageKind::Shared];
     Memory {
         rss_bytes: (!rss.is_empty()).then(|| RssBytes {
@@ -62,7 +63,8 @@ pub fn memory(session: &Session, top: usize) -> Memory {
             .alloc
             .bytes_per_s(|pid| session.cpus_used(pid))
             .map(|rate| round(rate.value, 1)),
-        churn_share: session.alloc.churn_share().map(|share| round(share, 6)),
+        churn_share: churn.map(|share| round(share.value, 6)),
+        churn_share_error: churn.map(|share| round(share.error, 6)),
         sites: alloc::sites(session, top),
         faults: (!counters.is_empty()).then(|| Faults {
             minor: counters.iter().map(|c| c.minor_faults).sum(),

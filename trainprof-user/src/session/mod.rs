@@ -12,6 +12,7 @@ pub mod kind;
 pub mod memory;
 pub mod python;
 pub mod roles;
+pub mod shares;
 mod threads;
 mod uncounted;
 mod untimed;

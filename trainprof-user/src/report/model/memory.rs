@@ -16,6 +16,8 @@ pub struct Memory {
     pub allocs_per_s: Option<f64>,
     pub alloc_bytes_per_s: Option<f64>,
     pub churn_share: Option<f64>,
+    /// Standard error of it.
+    pub churn_share_error: Option<f64>,
     pub sites: Vec<AllocationSite>,
     pub faults: Option<Faults>,
     pub calls: BTreeMap<&'static str, CallRow>,
@@ -192,6 +194,8 @@ pub struct AllocSizeRow {
     pub from_bytes: u64,
     pub count: u64,
     pub share: f64,
+    /// Standard error of it.
+    pub share_error: f64,
 }
 
 /// What became of allocations that were followed from `malloc` to `free`.
@@ -206,6 +210,9 @@ pub struct Lifetimes {
     pub freed_in_window_bytes_share: f64,
     /// Standard error of `freed_within_1ms_share`.
     pub error: f64,
+    pub freed_within_1ms_bytes_share_error: f64,
+    pub freed_in_window_share_error: f64,
+    pub freed_in_window_bytes_share_error: f64,
 }
 
 /// Allocations of one process.
@@ -219,9 +226,26 @@ pub struct AllocProcess {
     pub allocs_per_s: Option<f64>,
     pub allocs_per_s_error: Option<f64>,
     pub bytes_per_s: Option<f64>,
+    pub bytes_per_s_error: Option<f64>,
     /// Calls that were counted, by function and by thread.
     pub functions: BTreeMap<String, u64>,
     pub threads: BTreeMap<u32, u64>,
+    pub sizes: Vec<AllocSizeRow>,
+    /// Those that called most.
+    pub by_thread: Vec<AllocThread>,
+}
+
+/// Allocations of one thread.
+#[derive(Clone, Debug, Serialize)]
+pub struct AllocThread {
+    pub tid: u32,
+    /// Calls that were counted.
+    pub calls: u64,
+    pub allocs_per_s: Option<f64>,
+    pub allocs_per_s_error: Option<f64>,
+    pub bytes_per_s: Option<f64>,
+    pub bytes_per_s_error: Option<f64>,
+    pub sizes: Vec<AllocSizeRow>,
 }
 
 /// A function that asks for memory.
@@ -236,6 +260,7 @@ pub struct AllocationSite {
     pub allocs_per_s: Option<f64>,
     pub allocs_per_s_error: Option<f64>,
     pub bytes_per_s: Option<f64>,
+    pub bytes_per_s_error: Option<f64>,
     pub kept_bytes_per_s: Option<f64>,
     /// Of the process's allocations.
     pub share: f64,
