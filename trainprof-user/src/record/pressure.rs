@@ -44,6 +44,18 @@ pub struct PressureTotals {
     pub memory_full_us: Option<u64>,
 }
 
+/// Pressure of a control group that processes of the job are in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupPressureSample {
+    pub at: KtimeNs,
+    /// Path below the root of version 2's hierarchy.
+    pub cgroup: String,
+    /// Since it exists.
+    pub pressure: PressureTotals,
+    /// In which all its threads that could run had no CPU.
+    pub cpu_full_us: Option<u64>,
+}
+
 /// The whole host. Counters since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSample {

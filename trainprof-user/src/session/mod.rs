@@ -151,6 +151,7 @@ impl Session {
             | Record::GpuFunction { .. } => self.gpu.apply(record),
             Record::Quota(_)
             | Record::CgroupMemory(_)
+            | Record::CgroupPressure(_)
             | Record::Host(_)
             | Record::ProcessMemory(_)
             | Record::Socket(_)

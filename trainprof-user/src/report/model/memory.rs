@@ -30,6 +30,8 @@ pub struct Memory {
     /// Control groups that the job's processes are in, and those above with a limit.
     pub cgroups: Vec<MemoryCgroup>,
     pub pressure: Option<MemoryPressure>,
+    /// Of control groups of version 2 that the job's processes are in.
+    pub cgroup_pressure: Vec<CgroupPressure>,
     /// `null` when no window on an allocator was opened.
     pub allocation: Option<Allocation>,
     /// Processes that the kernel killed because memory had run out.
@@ -168,6 +170,18 @@ pub struct MemoryCgroup {
 pub struct MemoryPressure {
     pub some_s: Option<f64>,
     pub full_s: Option<f64>,
+}
+
+/// Time in which some or all threads of a control group stalled for want of something, seconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct CgroupPressure {
+    pub cgroup: String,
+    pub memory_some_s: Option<f64>,
+    pub memory_full_s: Option<f64>,
+    pub cpu_some_s: Option<f64>,
+    pub cpu_full_s: Option<f64>,
+    pub io_some_s: Option<f64>,
+    pub io_full_s: Option<f64>,
 }
 
 /// What windows on allocators tell.
