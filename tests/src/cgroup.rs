@@ -66,6 +66,23 @@ impl Group {
         self.write(file, &bytes.to_string());
     }
 
+    /// A group of version 2 that needs no controller, and of which the kernel tells pressure; `None`: there is no such hierarchy.
+    pub fn with_pressure(name: &str) -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
+        let mut points = mounts.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            (*fields.get(2)? == "cgroup2").then(|| PathBuf::from(fields[1]))
+        });
+        let name = format!("trainprof-test-{name}-{}", std::process::id());
+        let group = Self {
+            dir: points.next()?.join(&name),
+            path: format!("/{name}"),
+            version_2: true,
+        };
+        fs::create_dir(&group.dir).expect("make a control group");
+        group.dir.join("cpu.pressure").exists().then_some(group)
+    }
+
     /// A group that can limit what is read from disks: the controller's name differs between the versions.
     pub fn of_disks(name: &str) -> Self {
         let version_1 = top("blkio").is_some();
@@ -104,6 +121,16 @@ impl Group {
             .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
         line.and_then(|number| number.trim().parse().ok())
             .unwrap_or_else(|| panic!("no {key} in {file}: {text}"))
+    }
+
+    /// The total of a line of a pressure file (`some`, `full`), microseconds.
+    pub fn stalled_us(&self, file: &str, kind: &str) -> u64 {
+        let text = self.read(file);
+        let mut lines = text.lines().filter(|line| line.starts_with(kind));
+        let total = lines.next().and_then(|line| line.split_once("total="));
+        total
+            .and_then(|(_, total)| total.trim().parse().ok())
+            .unwrap_or_else(|| panic!("no {kind} in {file}: {text}"))
     }
 
     /// Nanoseconds that it was throttled since it exists.

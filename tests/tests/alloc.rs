@@ -127,6 +127,7 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
         );
     }
     sizes_are_right(&report, &truth);
+    errors_are_told(&report);
     let worst = report.f64("/cost/windows/worst_thread_share");
     assert!(worst <= 0.012, "{worst} added to a thread");
 }
@@ -152,6 +153,107 @@ fn sizes_are_right(report: &Report, truth: &serde_json::Value) {
         assert!(
             (share - truly).abs() < 0.02 && (by_count - share).abs() < 1e-5,
             "{size} bytes: a share of {share}, by count {by_count}, truly {truly}: {rows:?}"
+        );
+    }
+}
+
+/// Each estimate has its error, and that is smaller than what it is of.
+fn errors_are_told(report: &Report) {
+    let sizes = report.rows("/memory/allocation/sizes");
+    let of_64 = sizes.iter().position(|row| row["from_bytes"] == 64);
+    let of_64 = of_64.expect("blocks of 64 bytes");
+    let mut keys = vec![
+        "/memory/allocation/processes/0/bytes_per_s".to_owned(),
+        format!("/memory/allocation/sizes/{of_64}/share"),
+        "/memory/sites/0/bytes_per_s".to_owned(),
+    ];
+    if report.u64("/memory/allocation/paired_windows") > 0 {
+        keys.push("/memory/churn_share".to_owned());
+        keys.push("/memory/allocation/lifetimes/freed_in_window_share".to_owned());
+    }
+    for key in keys {
+        let (told, error) = (report.f64(&key), report.f64(&format!("{key}_error")));
+        assert!(error > 0.0 && error < told, "{key}: {told} ± {error}");
+    }
+}
+
+/// Shares of calls for blocks of this size and up to twice as many bytes.
+fn share_of(rows: &serde_json::Value, size: u64) -> f64 {
+    let rows = rows.as_array().expect("sizes");
+    let of_size = rows.iter().filter(|row| {
+        let from = u64_at(row, "/from_bytes");
+        (from..2 * from).contains(&size)
+    });
+    of_size.map(|row| f64_at(row, "/share")).sum()
+}
+
+/// Two threads that ask for blocks of two sizes, at two rates.
+#[test]
+fn threads_are_told_apart_by_rate_and_size() {
+    let name = "threads_are_told_apart_by_rate_and_size";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a steady clock") {
+        return;
+    }
+    let mut workload = workload(24, &["-t", "2", "-o", "640"], None);
+    let watch = Watch::attach(workload.pid(), &options(&[]));
+    workload.go();
+    workload.wait_done();
+    let report = watch.stop().report();
+    let truth = workload.finish();
+    let process = report.at("/memory/allocation/processes/0");
+    let rows = process["by_thread"].as_array().expect("threads");
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    let (mut calls, mut counted) = (0.0, 0);
+    for (thread, size) in truth["threads"]
+        .as_array()
+        .expect("threads")
+        .iter()
+        .zip([64, 640])
+    {
+        let row = rows.iter().find(|row| row["tid"] == thread["tid"]);
+        let row = row.expect("its row");
+        for (key, truth) in [
+            ("allocs_per_s", "/calls_per_s"),
+            ("bytes_per_s", "/bytes_per_s"),
+        ] {
+            // Four of them: one is beyond twice its error every few runs.
+            within(
+                3.0,
+                &format!("{key} of the thread with {size} bytes"),
+                f64_at(thread, truth),
+                f64_at(row, &format!("/{key}")),
+                f64_at(row, &format!("/{key}_error")),
+            );
+        }
+        let (small, other) = (
+            share_of(&row["sizes"], size),
+            share_of(&row["sizes"], 704 - size),
+        );
+        assert!(
+            (small - 0.75).abs() < 0.02 && other < 0.01,
+            "{small} {other}: {row}"
+        );
+        calls += f64_at(row, "/allocs_per_s");
+        let sizes = row["sizes"].as_array().expect("sizes");
+        counted += sizes.iter().map(|row| u64_at(row, "/count")).sum::<u64>();
+    }
+    let all = f64_at(process, "/allocs_per_s");
+    assert!(
+        (calls / all - 1.0).abs() < 1e-3,
+        "{calls} of {all} calls a second"
+    );
+    let sizes = process["sizes"].as_array().expect("sizes");
+    let of_process: u64 = sizes.iter().map(|row| u64_at(row, "/count")).sum();
+    assert_eq!(counted, of_process, "{process}");
+    for size in [64, 640, 5_000] {
+        let (told, job) = (
+            share_of(&process["sizes"], size),
+            report.at("/memory/allocation/sizes"),
+        );
+        assert!(
+            told > 0.1 && (told - share_of(job, size)).abs() < 1e-5,
+            "{size}: {told}, {job}"
         );
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use trainprof_tests::env::{left_out_in_vm, root_test};
 use trainprof_tests::gpu::{Facts, fake};
 use trainprof_tests::product::{Finished, Watch, trainprof};
+use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
 use trainprof_tests::{Checks, Data, Workload};
 use trainprof_user::record::gpu::{GpuMetric, GpuSampleFact};
@@ -337,6 +338,85 @@ fn who_uses_a_device_is_told() {
         .filter(|p| p.pid == pid as u32)
         .collect();
     assert!(!ours.is_empty() && ours.iter().all(|p| p.device == 2 && p.name.is_none()));
+}
+
+#[test]
+fn memory_that_grows_is_the_processs_that_takes_it() {
+    let name = "memory_that_grows_is_the_processs_that_takes_it";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a driver that answers in time") {
+        return;
+    }
+    const RATE: f64 = 32e6;
+    const TOTAL: f64 = 8e9;
+    let driver = Driver::new("");
+    let mut stranger = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .expect("sleep(1)");
+    let mut workload = Workload::start("keeper", ["shared", "1e6", "16"]);
+    let pid = workload.pid();
+    let taken = |bytes: f64| {
+        let (ours, used) = (1e9 + bytes, 1.5e9 + bytes);
+        driver.set(&format!(
+            "device 0 memory {used:.0} {TOTAL:.0}\n\
+             device 0 process {pid} {ours:.0} 50\ndevice 0 process {} 500000000 0\n",
+            stranger.id()
+        ));
+    };
+    taken(0.0);
+    let asked = os(&[&"--fail-on", &"gpu-memory-growth"]);
+    let watch = driver.watch(pid, &asked);
+    workload.go();
+    let begun = Instant::now();
+    let mut bytes = 0.0;
+    while begun.elapsed() < Duration::from_secs(16) {
+        bytes = RATE * begun.elapsed().as_secs_f64();
+        taken(bytes);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let ended = watch.stop();
+    let _ = stranger.kill();
+    let _ = stranger.wait();
+    workload.wait_done();
+    workload.finish();
+    assert_eq!(ended.code(), 1, "{}", ended.stderr);
+    let report = ended.report();
+    let mut checks = Checks::new();
+    let mut near = |what: &str, told: f64, truth: f64| {
+        eprintln!("{what}: {told:.0}, truth {truth:.0}");
+        checks.that((told / truth - 1.0).abs() < 0.1, || {
+            format!("{what}: {told}, truth {truth}")
+        });
+    };
+    let processes = report.rows("/gpu/devices/0/processes");
+    let of = |pid: u32| {
+        let row = processes.iter().find(|row| row["pid"] == pid);
+        row.expect("its row")["memory_bytes"].clone()
+    };
+    let ours = of(pid as u32);
+    near("its growth", f64_at(&ours, "/slope_bytes_per_s"), RATE);
+    near("its last", f64_at(&ours, "/last"), 1e9 + bytes);
+    near("its first", f64_at(&ours, "/first"), 1e9);
+    let growth = report
+        .rows("/findings")
+        .iter()
+        .find(|f| f["kind"] == "gpu-memory-growth");
+    let evidence = &growth.expect("gpu-memory-growth")["evidence"];
+    near("growth", f64_at(evidence, "/bytes_per_s"), RATE);
+    let left = (TOTAL - 1.5e9 - bytes) / RATE;
+    near("time left", f64_at(evidence, "/time_to_limit_s"), left);
+    near(
+        "of the process",
+        f64_at(evidence, "/processes/0/bytes_per_s"),
+        RATE,
+    );
+    checks.exact("who", pid as u64, u64_at(evidence, "/pid"));
+    let growing = evidence["processes"].as_array().map_or(0, Vec::len);
+    checks.exact("processes that grow", 1, growing as u64);
+    let theirs = of(stranger.id());
+    checks.that(theirs["first"] == theirs["last"], || format!("{theirs}"));
+    checks.done();
 }
 
 #[test]

@@ -212,6 +212,37 @@ fn the_tightest_limit_counts_and_the_exit_status_tells() {
 }
 
 #[test]
+fn shared_memory_takes_room_like_any_other() {
+    let name = "shared_memory_takes_room_like_any_other";
+    let Some(_turn) = root_test(name) else { return };
+    let group = Group::new("memory", "shared");
+    let limit = 256_u64 << 20;
+    group.set_memory_limit(limit);
+    let mut workload = Workload::start("keeper", ["files", "8e6", "14"]);
+    group.put(workload.pid());
+    let watch = Watch::attach(workload.pid(), &[]);
+    workload.go();
+    workload.wait_done();
+    let report = watch.stop().report();
+    let truth = workload.finish();
+    let kept = f64_at(&truth, "/kept");
+    // The kernel has it all in the group's page cache.
+    let truly = (limit as f64 - kept) / (kept / f64_at(&truth, "/seconds"));
+    let left = report.f64("/memory/time_to_limit_s");
+    let findings = report.rows("/findings");
+    let growth = findings.iter().find(|f| f["kind"] == "memory-growth");
+    let evidence = &growth.expect("memory-growth")["evidence"];
+    assert_eq!(evidence["memory"], "shared", "{evidence}");
+    assert_eq!(evidence["limit_of"], Value::from(group.path.clone()));
+    eprintln!("{left} s left, truly {truly}");
+    assert!((left / truly - 1.0).abs() < 0.15, "{left} s, truly {truly}");
+    let rows = report.rows("/memory/cgroups");
+    let row = rows.iter().find(|row| row["cgroup"] == group.path.as_str());
+    let files = u64_at(row.expect("its row"), "/file_bytes") as f64;
+    assert!(files < 0.1 * kept, "{files} bytes of files, {kept} shared");
+}
+
+#[test]
 fn a_commands_own_failure_comes_before_what_was_found() {
     let name = "a_commands_own_failure_comes_before_what_was_found";
     let Some(_turn) = root_test(name) else {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use trainprof_common::thread::NR_STOPPED;
 use trainprof_tests::cgroup::Group;
-use trainprof_tests::env::root_test;
+use trainprof_tests::env::{root_test, skip};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::{Checks, Finished, Watch, Workload};
 use trainprof_user::record::fact::{
@@ -110,6 +110,60 @@ fn throttling_is_the_groups_own_account() {
         || format!("quota and period: {first:?}"),
     );
     hosts_time_adds_up(&mut checks, &records);
+    checks.done();
+}
+
+#[test]
+fn pressure_is_the_groups_own_account() {
+    let name = "pressure_is_the_groups_own_account";
+    let Some(_turn) = root_test(name) else { return };
+    let Some(group) = Group::with_pressure("stalls") else {
+        return skip(name, "no control groups of version 2 with pressure");
+    };
+    // Two that want one CPU: one of them stalls all the time.
+    let mut hog = press(&["burn", "60", "0"]);
+    let mut workload = press(&["burn", "3", "0"]);
+    for pid in [hog.pid(), workload.pid()] {
+        group.put(pid);
+    }
+    hog.go();
+    let some = || group.stalled_us("cpu.pressure", "some") as f64 / 1e6;
+    let before = some();
+    let watch = Watch::attach(workload.pid(), &[]);
+    let attached = some();
+    workload.go();
+    workload.wait_done();
+    let stopping = some();
+    let ended = watch.stop();
+    let after = some();
+    hog.kill();
+    workload.finish();
+    let report = ended.report();
+    let mut checks = Checks::new();
+    let rows = report.rows("/memory/cgroup_pressure");
+    checks.that(
+        rows.len() == 1 && rows[0]["cgroup"] == group.path.as_str(),
+        || format!("{rows:?}, truth {}", group.path),
+    );
+    let stalled = f64_at(&rows[0], "/cpu_some_s");
+    let (least, most) = (stopping - attached, after - before);
+    eprintln!("stalled for {stalled} s, truth {least} to {most}");
+    checks.that(least > 2.0, || format!("stalled for {least} s only"));
+    checks.that((least - 1e-3..=most + 1e-3).contains(&stalled), || {
+        format!("stalled for {stalled} s, truth {least} to {most}")
+    });
+    for key in [
+        "memory_some_s",
+        "memory_full_s",
+        "cpu_full_s",
+        "io_some_s",
+        "io_full_s",
+    ] {
+        let told = rows[0][key].as_f64();
+        checks.that(told.is_some_and(|s| s <= stalled), || {
+            format!("{key}: {told:?}")
+        });
+    }
     checks.done();
 }
 

@@ -1,10 +1,11 @@
 /* Allocates at a known rate, in known sizes, for known times.
  *
- * allocate TRUTH SECONDS WORK [-t THREADS] [-f] [-e] [-d LIBRARY]  [-l EVERY] [-k ROUNDS]
+ * allocate TRUTH SECONDS WORK [-t THREADS] [-f] [-e] [-d LIBRARY]  [-l EVERY] [-k ROUNDS] [-o SIZE]
  * Each thread goes round: three blocks of 64 bytes that are given back at once (`quick`), one of 5 000 bytes that lives
  * for ROUNDS rounds (`kept`; 4096), and some arithmetic of WORK turns between any two.
  * -f: forks a child now and then, which allocates a little and ends. -e: in the end executes itself for no time at all.
  * -d: loads a library now and then, and lets it go. -l: one block of 5 000 bytes in so many is never given back.
+ * -o: every second thread asks for so many bytes where the others ask for 64, and works twice as long between two blocks.
  */
 #include "wl.h"
 #include <dlfcn.h>
@@ -18,7 +19,7 @@ struct share {
     long work;
     double until;
     int forks;
-    unsigned leak_every, since_leak, rounds_kept;
+    unsigned leak_every, since_leak, rounds_kept, size;
     uint64_t leaked, rounds;
     const char *library;
 } __attribute__((aligned(128)));
@@ -35,11 +36,11 @@ static void work(long turns)
 
 __attribute__((noinline)) static void quick(struct share *t)
 {
-    char *volatile block = malloc(64);
+    char *volatile block = malloc(t->size);
     block[0] = 1;
     free(block);
     t->calls++;
-    t->bytes += 64;
+    t->bytes += t->size;
     t->quick++;
     __asm__ volatile("");
 }
@@ -104,8 +105,8 @@ int main(int argc, char **argv)
     if (argc < 4)
         return 2;
     double seconds = atof(argv[2]);
-    int threads = 1, executes = 0;
-    struct share common = {.work = atol(argv[3]), .rounds_kept = MOST_KEPT};
+    int threads = 1, executes = 0, other_size = 0;
+    struct share common = {.work = atol(argv[3]), .rounds_kept = MOST_KEPT, .size = 64};
     for (int i = 4; i < argc; i++) {
         if (!strcmp(argv[i], "-t") && i + 1 < argc)
             threads = atoi(argv[++i]);
@@ -119,6 +120,8 @@ int main(int argc, char **argv)
             common.leak_every = (unsigned)atoi(argv[++i]);
         else if (!strcmp(argv[i], "-k") && i + 1 < argc)
             common.rounds_kept = (unsigned)atoi(argv[++i]);
+        else if (!strcmp(argv[i], "-o") && i + 1 < argc)
+            other_size = atoi(argv[++i]);
     }
     if (!common.rounds_kept || common.rounds_kept > MOST_KEPT)
         return 2;
@@ -128,6 +131,10 @@ int main(int argc, char **argv)
     common.until = now_s() + seconds;
     for (int i = 0; i < threads && i < 64; i++) {
         tallies[i] = common;
+        if (other_size && i % 2) {
+            tallies[i].size = (unsigned)other_size;
+            tallies[i].work *= 2;
+        }
         if (i > 0 && pthread_create(&ids[i], NULL, allocate, &tallies[i]))
             die("pthread_create");
     }
@@ -151,8 +158,12 @@ int main(int argc, char **argv)
         bytes += tallies[i].bytes / tallies[i].seconds;
         leaked += tallies[i].leaked / tallies[i].seconds;
     }
-    printf("{\"pid\": %d, \"calls\": %llu, \"bytes\": %llu, \"quick\": %llu, \"calls_per_s\": %.1f, \"bytes_per_s\": %.1f, \"leaked_per_s\": %.1f, \"kept_s\": %.9f}\n",
+    printf("{\"pid\": %d, \"calls\": %llu, \"bytes\": %llu, \"quick\": %llu, \"calls_per_s\": %.1f, \"bytes_per_s\": %.1f, \"leaked_per_s\": %.1f, \"kept_s\": %.9f, \"threads\": [",
            getpid(), (unsigned long long)sum.calls, (unsigned long long)sum.bytes, (unsigned long long)sum.quick, rate,
            bytes, leaked, tallies[0].rounds_kept * tallies[0].seconds / tallies[0].rounds);
+    for (int i = 0; i < threads && i < 64; i++)
+        printf("%s{\"tid\": %d, \"calls_per_s\": %.1f, \"bytes_per_s\": %.1f}", i ? ", " : "", tallies[i].tid,
+               tallies[i].calls / tallies[i].seconds, tallies[i].bytes / tallies[i].seconds);
+    printf("]}\n");
     return 0;
 }

@@ -5,6 +5,7 @@
  * leak     keeps RATE, and takes and gives back four times as much beside it
  * cache    fills up, ever more slowly, to four seconds of RATE, and then stays
  * saw      takes RATE for two seconds, gives all of it back, and again
+ * files    keeps RATE of files in /dev/shm, mapped and written
  * shared   maps shared memory, writes it and unmaps it, at RATE
  * copy     forks a child that writes, page by page at RATE, memory that it has from its parent
  */
@@ -41,6 +42,21 @@ __attribute__((noinline)) static void take_and_give_back(size_t bytes, int how)
     map_bytes = bytes;
 }
 
+/* Gone with its mapping, and so with the process. */
+static void keep_file(size_t bytes)
+{
+    char name[64];
+    snprintf(name, sizeof name, "/dev/shm/keeper-%d", getpid());
+    int fd = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (fd < 0 || unlink(name) || ftruncate(fd, (off_t)bytes))
+        die("a file in shared memory");
+    char *block = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (block == MAP_FAILED)
+        die("mmap");
+    close(fd);
+    memset(block, 4, bytes);
+}
+
 __attribute__((noinline)) static void write_pages(char *from, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += PAGE)
@@ -71,6 +87,9 @@ static void work(const char *kind, double rate, double length, char *inherited)
             else
                 while (count)
                     free(blocks[--count]);
+        } else if (!strcmp(kind, "files")) {
+            keep_file(step);
+            kept += step;
         } else if (!strcmp(kind, "shared")) {
             take_and_give_back(step, MAP_SHARED);
         } else {

@@ -15,6 +15,8 @@ use crate::{
 const MIN_SLOPE: f64 = 64.0 * 1024.0;
 /// Growth in a watch below this share of what is resident is noise of it.
 const MIN_OF_RESIDENT: f64 = 0.01;
+/// Samples of a process's memory, one a second, that tell whether it grows.
+const ENOUGH_SAMPLES: usize = 10;
 /// Samples of a process that tell whether its pages are copies.
 const MIN_SAMPLES: usize = 12;
 /// Growth is copying when this share of the pages that were kept are copies.
@@ -68,7 +70,7 @@ pub fn growers(session: &Session) -> Option<Vec<Grower>> {
     let mut enough = false;
     let mut out = Vec::new();
     for (pid, series) in &session.host.processes {
-        enough |= series.len() >= 10;
+        enough |= series.len() >= ENOUGH_SAMPLES;
         for which in [Which::Anonymous, Which::Shared] {
             let points: Vec<(f64, f64)> = series
                 .iter()
@@ -93,6 +95,19 @@ pub fn growers(session: &Session) -> Option<Vec<Grower>> {
     add_copiers(&mut out, session, steady_growth);
     out.sort_by(|a, b| b.growth.slope.total_cmp(&a.growth.slope));
     enough.then_some(out)
+}
+
+/// Growth of the mapped files that a process has in memory: 0 where they do not grow steadily; `None`: too little was seen. It is no
+/// alarm by itself: these pages give way.
+pub fn file_growth(session: &Session, pid: u32) -> Option<f64> {
+    let start = session.start.as_ref()?;
+    let series = session.host.processes.get(&pid)?;
+    let points: Vec<(f64, f64)> = series
+        .iter()
+        .map(|s| (s.at.seconds_since(start.at), s.file_bytes as f64))
+        .collect();
+    (points.len() >= ENOUGH_SAMPLES)
+        .then(|| steady_growth(&points).map_or(0.0, |growth| growth.slope))
 }
 
 /// Processes that make pages of their kin their own, the fastest first: also where that slows down, since each page is copied once.
@@ -479,7 +494,7 @@ pub fn room(session: &Session) -> Option<Room> {
     let groups = session.host.memory.iter().filter_map(|(path, series)| {
         let last = series.last()?;
         let limit = last.limit_bytes?;
-        // Page cache gives way.
+        // Page cache of files gives way.
         let used = last
             .usage_bytes
             .saturating_sub(last.file_bytes.unwrap_or(0))

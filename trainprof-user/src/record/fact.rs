@@ -12,7 +12,8 @@ pub use super::{
     },
     gpu::{GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMetric, GpuProcessFact, GpuSampleFact},
     pressure::{
-        CgroupMemorySample, HostSample, PressureTotals, ProcessSample, QuotaSample, SocketFact,
+        CgroupMemorySample, CgroupPressureSample, HostSample, PressureTotals, ProcessSample,
+        QuotaSample, SocketFact,
     },
     python::{PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact},
     stack::{FaultFact, FaultSamplingFact, FrameFact, PageKind, PagesGone, SourceLine, StackFact},
@@ -128,6 +129,7 @@ pub enum Record {
     SpinCost(SpinCost),
     /// Before the [`Interval`] that it lies in.
     CallsHidden(CallsHidden),
+    CgroupPressure(CgroupPressureSample),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

@@ -26,7 +26,7 @@ pub struct CgroupMemorySample {
     pub cgroup: String,
     pub usage_bytes: u64,
     pub limit_bytes: Option<u64>,
-    /// Bytes of page cache in it.
+    /// Bytes of page cache in it that can be dropped: without shared memory and files of a tmpfs.
     pub file_bytes: Option<u64>,
     pub anon_bytes: Option<u64>,
     /// Pages of files that were read again soon after they had been dropped, since it exists.
@@ -42,6 +42,18 @@ pub struct PressureTotals {
     pub io_full_us: Option<u64>,
     pub memory_some_us: Option<u64>,
     pub memory_full_us: Option<u64>,
+}
+
+/// Pressure of a control group that processes of the job are in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupPressureSample {
+    pub at: KtimeNs,
+    /// Path below the root of version 2's hierarchy.
+    pub cgroup: String,
+    /// Since it exists.
+    pub pressure: PressureTotals,
+    /// In which all its threads that could run had no CPU.
+    pub cpu_full_us: Option<u64>,
 }
 
 /// The whole host. Counters since boot.

@@ -7,13 +7,21 @@ use trainprof_common::hist::size_low;
 use super::{
     io::round,
     model::{
-        AllocProcess, AllocSizeRow, Allocation, AllocationSite, Lifetimes, SiteFrame, WindowCost,
+        AllocProcess, AllocSizeRow, AllocThread, Allocation, AllocationSite, Lifetimes, SiteFrame,
+        WindowCost,
     },
 };
 use crate::{
-    analysis::memory::{kept_sites, tells_kept},
+    analysis::{
+        allocation::{Caller, callers, file_name},
+        memory::{kept_sites, tells_kept},
+    },
     record::fact::{AllocFrame, PageKind},
-    session::{Session, alloc::share},
+    session::{
+        Session,
+        alloc::{Estimate, ProcessAllocs},
+        shares::Histogram,
+    },
     time::seconds,
 };
 
@@ -26,39 +34,11 @@ pub fn allocation(session: &Session, top: usize) -> Option<Allocation> {
     if seen.windows == 0 {
         return None;
     }
-    let mut sizes = BTreeMap::<u8, u64>::new();
-    for process in seen.processes.values() {
-        for (bucket, count) in &process.sizes {
-            *sizes.entry(*bucket).or_default() += count;
-        }
-    }
-    let all: u64 = sizes.values().sum();
     let lived = &seen.lifetimes;
-    let rate = |estimate: Option<crate::session::alloc::Estimate>| {
-        estimate.map(|e| (round(e.value, 1), round(e.error, 1)))
-    };
     let mut processes: Vec<AllocProcess> = seen
         .processes
-        .iter()
-        .map(|(pid, process)| AllocProcess {
-            pid: *pid,
-            allocator: seen.allocators.get(pid).map(|fact| fact.library.clone()),
-            windows: process.windows,
-            window_s: round(process.seconds, 6),
-            allocs_per_s: rate(process.allocs_per_s(session.cpus_used(*pid))).map(|r| r.0),
-            allocs_per_s_error: rate(process.allocs_per_s(session.cpus_used(*pid))).map(|r| r.1),
-            bytes_per_s: rate(process.bytes_per_s(session.cpus_used(*pid))).map(|r| r.0),
-            functions: process
-                .functions
-                .iter()
-                .map(|(name, (count, _))| (name.clone(), *count))
-                .collect(),
-            threads: process
-                .threads
-                .iter()
-                .map(|(tid, (count, _))| (*tid, *count))
-                .collect(),
-        })
+        .keys()
+        .map(|pid| process(session, *pid, top))
         .collect();
     processes.sort_by(|a, b| {
         b.allocs_per_s
@@ -66,44 +46,98 @@ pub fn allocation(session: &Session, top: usize) -> Option<Allocation> {
             .unwrap_or(std::cmp::Ordering::Equal)
     });
     processes.truncate(top);
+    let cpus = |pid| session.cpus_used(pid);
     Some(Allocation {
         windows: seen.windows,
         paired_windows: seen.paired_windows,
         window_s: round(seen.processes.values().map(|p| p.seconds).sum(), 6),
-        allocs_per_s_error: rate(seen.allocs_per_s(|pid| session.cpus_used(pid))).map(|r| r.1),
-        alloc_bytes_per_s_error: rate(seen.bytes_per_s(|pid| session.cpus_used(pid))).map(|r| r.1),
-        sizes: sizes
-            .into_iter()
-            .map(|(bucket, count)| AllocSizeRow {
-                from_bytes: size_low(usize::from(bucket)),
-                count,
-                share: round(share(count, all).unwrap_or(0.0), 6),
-            })
-            .collect(),
-        lifetimes: (lived.tracked > 0).then(|| Lifetimes {
+        allocs_per_s_error: error(seen.allocs_per_s(cpus)),
+        alloc_bytes_per_s_error: error(seen.bytes_per_s(cpus)),
+        sizes: sizes(&seen.sizes),
+        lifetimes: seen.short_lived().map(|short| Lifetimes {
             followed: lived.tracked,
             followed_bytes: lived.tracked_bytes,
-            freed_within_1ms_share: round(share(lived.quick, lived.tracked).unwrap_or(0.0), 6),
-            freed_within_1ms_bytes_share: round(
-                share(lived.quick_bytes, lived.tracked_bytes).unwrap_or(0.0),
-                6,
-            ),
-            freed_in_window_share: round(share(lived.freed, lived.tracked).unwrap_or(0.0), 6),
-            freed_in_window_bytes_share: round(
-                share(lived.freed_bytes, lived.tracked_bytes).unwrap_or(0.0),
-                6,
-            ),
-            // Of a share p of n, as binomial counts have it.
-            error: round(standard_error(lived.quick, lived.tracked), 6),
+            freed_within_1ms_share: round(short.quick.value, 6),
+            freed_within_1ms_bytes_share: round(short.quick_bytes.value, 6),
+            freed_in_window_share: round(short.freed.value, 6),
+            freed_in_window_bytes_share: round(short.freed_bytes.value, 6),
+            error: round(short.quick.error, 6),
+            freed_within_1ms_bytes_share_error: round(short.quick_bytes.error, 6),
+            freed_in_window_share_error: round(short.freed.error, 6),
+            freed_in_window_bytes_share_error: round(short.freed_bytes.error, 6),
         }),
         processes,
         lost: seen.lost,
     })
 }
 
-fn standard_error(part: u64, whole: u64) -> f64 {
-    let p = part as f64 / whole.max(1) as f64;
-    (p * (1.0 - p) / whole.max(1) as f64).max(0.0).sqrt()
+fn value(rate: Option<Estimate>) -> Option<f64> {
+    rate.map(|rate| round(rate.value, 1))
+}
+
+fn error(rate: Option<Estimate>) -> Option<f64> {
+    rate.map(|rate| round(rate.error, 1))
+}
+
+fn sizes(of: &Histogram) -> Vec<AllocSizeRow> {
+    of.rows()
+        .map(|(bucket, count, share)| AllocSizeRow {
+            from_bytes: size_low(usize::from(bucket)),
+            count,
+            share: round(share.value, 6),
+            share_error: round(share.error, 6),
+        })
+        .collect()
+}
+
+fn process(session: &Session, pid: u32, top: usize) -> AllocProcess {
+    let none = ProcessAllocs::default();
+    let process = session.alloc.processes.get(&pid).unwrap_or(&none);
+    let cpus = session.cpus_used(pid);
+    let allocs = process.allocs_per_s(cpus);
+    let bytes = process.bytes_per_s(cpus);
+    let allocator = session.alloc.allocators.get(&pid);
+    let mut by_thread: Vec<AllocThread> = process
+        .threads
+        .iter()
+        .map(|(tid, thread)| {
+            let allocs = process.thread_allocs_per_s(thread, cpus);
+            let bytes = process.thread_bytes_per_s(thread, cpus);
+            AllocThread {
+                tid: *tid,
+                calls: thread.calls,
+                allocs_per_s: value(allocs),
+                allocs_per_s_error: error(allocs),
+                bytes_per_s: value(bytes),
+                bytes_per_s_error: error(bytes),
+                sizes: sizes(&thread.sizes),
+            }
+        })
+        .collect();
+    by_thread.sort_by_key(|thread| std::cmp::Reverse(thread.calls));
+    by_thread.truncate(top);
+    AllocProcess {
+        pid,
+        allocator: allocator.map(|fact| fact.library.clone()),
+        windows: process.windows,
+        window_s: round(process.seconds, 6),
+        allocs_per_s: value(allocs),
+        allocs_per_s_error: error(allocs),
+        bytes_per_s: value(bytes),
+        bytes_per_s_error: error(bytes),
+        functions: process
+            .functions
+            .iter()
+            .map(|(name, (count, _))| (name.clone(), *count))
+            .collect(),
+        threads: process
+            .threads
+            .iter()
+            .map(|(tid, thread)| (*tid, thread.calls))
+            .collect(),
+        sizes: sizes(&process.sizes),
+        by_thread,
+    }
 }
 
 /// Share of what a process keeps that must have been found at its call sites for the others to keep nothing: memory that
@@ -158,44 +192,12 @@ impl Kept {
 
 /// Where memory is asked for, the most frequent first.
 pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
-    let seen = &session.alloc;
-    // Calls that came from one function are one row, whatever led there; the commonest way is shown.
-    type Key = (u32, String, Option<String>, Option<String>, Option<u64>);
-    let mut rows = BTreeMap::<Key, (u64, u64, u64, Vec<AllocFrame>)>::new();
-    for ((pid, function, frames), (count, bytes)) in &seen.sites {
-        let caller = frames.first();
-        let key = (
-            *pid,
-            function.clone(),
-            caller.and_then(|frame| frame.module.clone()),
-            caller.and_then(|frame| frame.function.clone()),
-            // Without a name, places in a module are told apart by where they are.
-            caller
-                .filter(|frame| frame.function.is_none())
-                .map(|frame| {
-                    if frame.module.is_some() {
-                        frame.offset
-                    } else {
-                        frame.address
-                    }
-                }),
-        );
-        let row = rows.entry(key).or_default();
-        row.0 += count;
-        row.1 += bytes;
-        if *count > row.2 {
-            row.2 = *count;
-            row.3.clone_from(frames);
-        }
-    }
-    let named = |module: &Option<String>, function: &Option<String>| {
-        Some((file_name(module.as_deref()?), function.clone()?))
-    };
+    let rows = callers(session);
     let mut asked = BTreeMap::<u32, BTreeMap<Function, u64>>::new();
-    for ((pid, _, module, function, _), (_, bytes, _, _)) in &rows {
-        let of = asked.entry(*pid).or_default();
-        if let Some(function) = named(module, function) {
-            *of.entry(function).or_default() += bytes;
+    for row in &rows {
+        let of = asked.entry(row.pid).or_default();
+        if let Some(function) = named(row) {
+            *of.entry(function).or_default() += row.sampled.bytes;
         }
     }
     let kept: BTreeMap<u32, Kept> = if tells_kept(session) {
@@ -206,41 +208,34 @@ pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
     } else {
         BTreeMap::new()
     };
-    let mut out: Vec<AllocationSite> = rows
-        .into_iter()
-        .map(
-            |((pid, allocator, module, function, _), (count, bytes, _, frames))| {
-                let (all, all_bytes) = seen.sampled.get(&pid).copied().unwrap_or_default();
-                let process = seen.processes.get(&pid);
-                let part = count as f64 / all.max(1) as f64;
-                let rate = process
-                    .and_then(|p| p.allocs_per_s(session.cpus_used(pid)))
-                    .map(|rate| rate.value * part);
-                let kept_here = named(&module, &function)
-                    .and_then(|function| kept.get(&pid)?.at(&function, bytes));
-                AllocationSite {
-                    pid,
-                    function,
-                    module: module.map(|path| file_name(&path)),
-                    allocator,
-                    allocs_per_s: rate.map(|rate| round(rate, 1)),
-                    allocs_per_s_error: rate
-                        .map(|rate| round(rate / (count.max(1) as f64).sqrt(), 1)),
-                    bytes_per_s: process
-                        .and_then(|p| p.bytes_per_s(session.cpus_used(pid)))
-                        .map(|rate| round(rate.value * bytes as f64 / all_bytes.max(1) as f64, 1)),
-                    kept_bytes_per_s: kept_here.map(|rate| round(rate, 1)),
-                    share: round(part, 6),
-                    share_error: round(standard_error(count, all), 6),
-                    samples: count,
-                    stack: frames.iter().take(FRAMES).map(frame).collect(),
-                }
-            },
-        )
-        .collect();
-    out.sort_by(|a, b| b.samples.cmp(&a.samples).then(a.pid.cmp(&b.pid)));
-    out.truncate(top);
-    out
+    rows.into_iter()
+        .take(top)
+        .map(|row| {
+            let kept_here = named(&row)
+                .and_then(|function| kept.get(&row.pid)?.at(&function, row.sampled.bytes));
+            let (allocs, bytes) = (row.allocs_per_s(session), row.bytes_per_s(session));
+            let share = row.share(session);
+            AllocationSite {
+                pid: row.pid,
+                module: row.module.as_deref().map(file_name),
+                allocs_per_s: value(allocs),
+                allocs_per_s_error: error(allocs),
+                bytes_per_s: value(bytes),
+                bytes_per_s_error: error(bytes),
+                kept_bytes_per_s: kept_here.map(|rate| round(rate, 1)),
+                share: round(share.value, 6),
+                share_error: round(share.error, 6),
+                samples: row.sampled.calls,
+                stack: row.frames.iter().take(FRAMES).map(frame).collect(),
+                function: row.function,
+                allocator: row.allocator,
+            }
+        })
+        .collect()
+}
+
+fn named(row: &Caller) -> Option<Function> {
+    Some((file_name(row.module.as_deref()?), row.function.clone()?))
 }
 
 fn frame(frame: &AllocFrame) -> SiteFrame {
@@ -253,10 +248,6 @@ fn frame(frame: &AllocFrame) -> SiteFrame {
             frame.address
         },
     }
-}
-
-fn file_name(path: &str) -> String {
-    path.rsplit('/').next().unwrap_or(path).to_owned()
 }
 
 /// What windows cost; `None` when nothing was measured.

@@ -11,8 +11,8 @@ use super::{
     alloc,
     io::{self, round},
     model::{
-        AllocatorCpu, CpuShare, FaultRates, Faults, KeptSite, Memory, MemoryCgroup, MemoryCpu,
-        MemoryPressure, MemoryProcess, OomKill, RssBytes, Series, SizeRow,
+        AllocatorCpu, CgroupPressure, CpuShare, FaultRates, Faults, KeptSite, Memory, MemoryCgroup,
+        MemoryCpu, MemoryPressure, MemoryProcess, OomKill, RssBytes, Series, SizeRow,
     },
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
         rules::growth::line,
         running,
     },
-    record::fact::{PageKind, PlaceClass, PressureTotals, ProcessSample},
+    record::fact::{CgroupPressureSample, PageKind, PlaceClass, PressureTotals, ProcessSample},
     session::{
         Session,
         roles::{Role, roles},
@@ -43,6 +43,7 @@ pub fn memory(session: &Session, top: usize) -> Memory {
         .collect();
     let growers = growers(session);
     let growth = growers.as_deref().map(growth_bytes_per_s);
+    let churn = session.alloc.churn_share();
     let kinds = [PageKind::Anonymous, PageKind::CopyOnWrite, PageKind::Shared];
     Memory {
         rss_bytes: (!rss.is_empty()).then(|| RssBytes {
@@ -62,7 +63,8 @@ pub fn memory(session: &Session, top: usize) -> Memory {
             .alloc
             .bytes_per_s(|pid| session.cpus_used(pid))
             .map(|rate| round(rate.value, 1)),
-        churn_share: session.alloc.churn_share().map(|share| round(share, 6)),
+        churn_share: churn.map(|share| round(share.value, 6)),
+        churn_share_error: churn.map(|share| round(share.error, 6)),
         sites: alloc::sites(session, top),
         faults: (!counters.is_empty()).then(|| Faults {
             minor: counters.iter().map(|c| c.minor_faults).sum(),
@@ -80,6 +82,7 @@ pub fn memory(session: &Session, top: usize) -> Memory {
         sizes: sizes(session),
         cgroups: cgroups(session),
         pressure: pressure(session),
+        cgroup_pressure: cgroup_pressure(session),
         allocation: alloc::allocation(session, top),
         oom_kills: oom_kills(session),
     }
@@ -376,12 +379,37 @@ fn cgroups(session: &Session) -> Vec<MemoryCgroup> {
 
 fn pressure(session: &Session) -> Option<MemoryPressure> {
     let (first, last) = (session.host.host.first()?, session.host.host.last()?);
-    let seconds = |of: fn(&PressureTotals) -> Option<u64>| {
-        let grown = of(&last.pressure)?.saturating_sub(of(&first.pressure)?);
-        Some(round(grown as f64 / 1e6, 3))
-    };
+    let seconds =
+        |of: fn(&PressureTotals) -> Option<u64>| stalled_s(of(&first.pressure), of(&last.pressure));
     Some(MemoryPressure {
         some_s: seconds(|p| p.memory_some_us),
         full_s: seconds(|p| p.memory_full_us),
     })
+}
+
+/// Totals of microseconds, first and last, as seconds between.
+fn stalled_s(first: Option<u64>, last: Option<u64>) -> Option<f64> {
+    Some(round(last?.saturating_sub(first?) as f64 / 1e6, 3))
+}
+
+fn cgroup_pressure(session: &Session) -> Vec<CgroupPressure> {
+    session
+        .host
+        .pressure
+        .iter()
+        .filter_map(|(path, series)| {
+            let (first, last) = (series.first()?, series.last()?);
+            let seconds =
+                |of: fn(&CgroupPressureSample) -> Option<u64>| stalled_s(of(first), of(last));
+            Some(CgroupPressure {
+                cgroup: path.clone(),
+                memory_some_s: seconds(|s| s.pressure.memory_some_us),
+                memory_full_s: seconds(|s| s.pressure.memory_full_us),
+                cpu_some_s: seconds(|s| s.pressure.cpu_some_us),
+                cpu_full_s: seconds(|s| s.cpu_full_us),
+                io_some_s: seconds(|s| s.pressure.io_some_us),
+                io_full_s: seconds(|s| s.pressure.io_full_us),
+            })
+        })
+        .collect()
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::shares::{Histogram, Part, Whole};
 use crate::record::{
     Record,
     fact::{
@@ -15,8 +16,8 @@ use crate::record::{
 const CALIBRATION_ERROR: f64 = 0.3;
 /// Relative error of one window, as long as there are too few to tell: among 11 windows of 5 ms, of a job that made a million
 /// calls a second on a busy virtual machine, rates had a standard deviation of 0.35 of their mean.
-const UNKNOWN_SPREAD: f64 = 0.35;
-const ENOUGH_WINDOWS: usize = 3;
+pub(super) const UNKNOWN_SPREAD: f64 = 0.35;
+pub(super) const ENOUGH_WINDOWS: usize = 3;
 /// A process is taken to have had at least this share of a window for itself.
 const LEAST_OWN_SHARE: f64 = 0.05;
 /// Call sites that are kept; when there are more, the smaller half goes.
@@ -37,7 +38,7 @@ struct Rates {
     /// Calls and bytes in them.
     calls: f64,
     bytes: f64,
-    /// Relative error that slowing down leaves.
+    /// What probes took, as a part of that time.
     slowed: f64,
     by_cpu: bool,
 }
@@ -49,14 +50,69 @@ pub struct ProcessAllocs {
     rates: BTreeMap<String, Vec<Rates>>,
     /// (Calls, bytes) of allocating functions by name, as counted.
     pub functions: BTreeMap<String, (u64, u64)>,
-    pub sizes: BTreeMap<u8, u64>,
-    /// (Calls, bytes) by thread.
-    pub threads: BTreeMap<u32, (u64, u64)>,
+    /// What windows counted of each function: calls and bytes.
+    wholes: BTreeMap<String, (Whole, Whole)>,
+    pub sizes: Histogram,
+    pub threads: BTreeMap<u32, ThreadAllocs>,
     pub windows: u32,
     pub seconds: f64,
 }
 
+/// What windows counted of one thread.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadAllocs {
+    pub calls: u64,
+    /// By function: its part of calls and of bytes.
+    parts: BTreeMap<String, (Part, Part)>,
+    pub sizes: Histogram,
+}
+
 impl ProcessAllocs {
+    /// Adds what one window counted.
+    fn count(&mut self, calls: &[&AllocCallsFact]) {
+        // (Calls, bytes) of this window.
+        let mut functions = BTreeMap::<&str, (u64, u64)>::new();
+        let mut threads = BTreeMap::<u32, BTreeMap<&str, (u64, u64)>>::new();
+        let mut sizes = BTreeMap::<u32, BTreeMap<u8, u64>>::new();
+        for calls in calls {
+            let function = calls.function.as_str();
+            let of_thread = threads.entry(calls.tid).or_default();
+            for sum in [
+                functions.entry(function).or_default(),
+                of_thread.entry(function).or_default(),
+            ] {
+                sum.0 += calls.count;
+                sum.1 += calls.bytes;
+            }
+            let of_thread = sizes.entry(calls.tid).or_default();
+            for (bucket, count) in &calls.sizes {
+                *of_thread.entry(*bucket).or_default() += u64::from(*count);
+            }
+        }
+        for (function, (calls, bytes)) in &functions {
+            let whole = self.wholes.entry((*function).to_owned()).or_default();
+            whole.0.add(*calls as f64);
+            whole.1.add(*bytes as f64);
+            let sum = self.functions.entry((*function).to_owned()).or_default();
+            sum.0 += calls;
+            sum.1 += bytes;
+        }
+        for (tid, parts) in &threads {
+            let thread = self.threads.entry(*tid).or_default();
+            for (function, (calls, bytes)) in parts {
+                let all = functions[function];
+                let part = thread.parts.entry((*function).to_owned()).or_default();
+                part.0.add(*calls as f64, all.0 as f64);
+                part.1.add(*bytes as f64, all.1 as f64);
+                thread.calls += calls;
+            }
+            if let Some(sizes) = sizes.get(tid) {
+                thread.sizes.add(sizes);
+            }
+        }
+        self.sizes.add(&together(sizes.values()));
+    }
+
     fn estimate(&self, cpus: f64, of: impl Fn(&Rates) -> f64) -> Option<Estimate> {
         let functions = self.rates.values();
         functions
@@ -76,6 +132,130 @@ impl ProcessAllocs {
     pub fn bytes_per_s(&self, cpus: f64) -> Option<Estimate> {
         self.estimate(cpus, |rates| rates.bytes)
     }
+
+    /// The same of one of its threads.
+    pub fn thread_allocs_per_s(&self, thread: &ThreadAllocs, cpus: f64) -> Option<Estimate> {
+        self.of_thread(
+            thread,
+            cpus,
+            |rates| rates.calls,
+            |both| &both.0,
+            |both| &both.0,
+        )
+    }
+
+    pub fn thread_bytes_per_s(&self, thread: &ThreadAllocs, cpus: f64) -> Option<Estimate> {
+        self.of_thread(
+            thread,
+            cpus,
+            |rates| rates.bytes,
+            |both| &both.1,
+            |both| &both.1,
+        )
+    }
+
+    /// The thread's part of each function's rate: functions may have been probed in different windows.
+    fn of_thread(
+        &self,
+        thread: &ThreadAllocs,
+        cpus: f64,
+        of: impl Fn(&Rates) -> f64,
+        whole: impl Fn(&(Whole, Whole)) -> &Whole,
+        part: impl Fn(&(Part, Part)) -> &Part,
+    ) -> Option<Estimate> {
+        let mut sum = None;
+        for (function, rates) in &self.rates {
+            let Some(all) = estimate(rates, cpus, &of) else {
+                continue;
+            };
+            let share = thread.parts.get(function).zip(self.wholes.get(function));
+            let calls = self.functions.get(function).map_or(0, |sum| sum.0);
+            let share = share
+                .and_then(|(parts, wholes)| part(parts).of(whole(wholes), calls))
+                .unwrap_or_default();
+            // Who calls more often is slowed down by more: its share in windows is too small by up to so much.
+            let unequal = share.value * (1.0 - share.value) * slowed(rates);
+            let error = share.error.hypot(unequal);
+            let sum: &mut Estimate = sum.get_or_insert_default();
+            sum.value += all.value * share.value;
+            sum.error += (all.error * share.value).hypot(all.value * error);
+        }
+        sum
+    }
+}
+
+/// Calls of all threads by size.
+fn together<'a>(threads: impl Iterator<Item = &'a BTreeMap<u8, u64>>) -> BTreeMap<u8, u64> {
+    let mut sum = BTreeMap::new();
+    for (bucket, count) in threads.flatten() {
+        *sum.entry(*bucket).or_default() += count;
+    }
+    sum
+}
+
+/// What windows saw of blocks that were followed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lived {
+    /// Blocks and bytes.
+    whole: (Whole, Whole),
+    quick: (Part, Part),
+    freed: (Part, Part),
+    /// Blocks that were followed, each once.
+    blocks: u64,
+}
+
+impl Lived {
+    fn add(&mut self, fact: &AllocLifetimesFact) {
+        // Each stands for so many.
+        let times = f64::from(fact.one_in.max(1));
+        let (blocks, bytes) = (
+            fact.tracked as f64 * times,
+            fact.tracked_bytes as f64 * times,
+        );
+        self.whole.0.add(blocks);
+        self.whole.1.add(bytes);
+        self.quick.0.add(fact.quick as f64 * times, blocks);
+        self.quick.1.add(fact.quick_bytes as f64 * times, bytes);
+        self.freed.0.add(fact.freed as f64 * times, blocks);
+        self.freed.1.add(fact.freed_bytes as f64 * times, bytes);
+        self.blocks += fact.tracked;
+    }
+}
+
+/// Shares (0–1) of blocks, and of their bytes, that did not live long.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ShortLived {
+    /// Given back within a millisecond.
+    pub quick: Estimate,
+    pub quick_bytes: Estimate,
+    /// Given back before the window ended.
+    pub freed: Estimate,
+    pub freed_bytes: Estimate,
+}
+
+/// Sampled calls that came the same way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SiteSum {
+    pub calls: u64,
+    pub bytes: u64,
+    /// Of the bytes of each call, all calls of one fact counting as equally large.
+    pub squares: f64,
+}
+
+impl SiteSum {
+    pub fn add(&mut self, other: &Self) {
+        self.calls += other.calls;
+        self.bytes += other.bytes;
+        self.squares += other.squares;
+    }
+
+    fn of(fact: &AllocSiteFact) -> Self {
+        Self {
+            calls: fact.count,
+            bytes: fact.bytes,
+            squares: (fact.bytes as f64).powi(2) / fact.count.max(1) as f64,
+        }
+    }
 }
 
 /// A ratio estimate: what was counted over the time in which it was, by CPU time where that is known, since a window is too
@@ -87,10 +267,7 @@ fn estimate(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<E
     }
     let per_second = rates.iter().map(of).sum::<f64>() / seconds;
     let counted: f64 = rates.iter().map(|rates| rates.calls).sum();
-    let mean = |value: &dyn Fn(&Rates) -> f64| {
-        rates.iter().map(|r| value(r) * r.seconds).sum::<f64>() / seconds
-    };
-    let slowed = mean(&|rates| rates.slowed);
+    let slowed = CALIBRATION_ERROR * slowed(rates);
     let by_cpu = rates.iter().all(|rates| rates.by_cpu);
     let spread = if rates.len() < ENOUGH_WINDOWS {
         UNKNOWN_SPREAD / (rates.len() as f64).sqrt()
@@ -114,6 +291,12 @@ fn estimate(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<E
     })
 }
 
+/// What probes took, as a part of the time that was left.
+fn slowed(rates: &[Rates]) -> f64 {
+    let seconds: f64 = rates.iter().map(|rates| rates.seconds).sum();
+    rates.iter().map(|r| r.slowed * r.seconds).sum::<f64>() / seconds
+}
+
 /// Where sampled calls came from: process, function, frames.
 pub type SiteKey = (u32, String, Vec<AllocFrame>);
 
@@ -123,13 +306,15 @@ pub struct AllocSeen {
     pub calibration: Option<AllocCalibrationFact>,
     pub allocators: BTreeMap<u32, AllocatorFact>,
     pub processes: BTreeMap<u32, ProcessAllocs>,
+    /// Of the whole job.
+    pub sizes: Histogram,
     pub lifetimes: AllocLifetimesFact,
+    lived: Lived,
     /// Bucket of nanoseconds to how many.
     pub lifetime_ns: BTreeMap<u8, u64>,
-    /// Sampled (calls, bytes).
-    pub sites: BTreeMap<SiteKey, (u64, u64)>,
-    /// Sampled (calls, bytes) of each process, those whose site is no longer kept too.
-    pub sampled: BTreeMap<u32, (u64, u64)>,
+    pub sites: BTreeMap<SiteKey, SiteSum>,
+    /// Of each process, those whose site is no longer kept too.
+    pub sampled: BTreeMap<u32, SiteSum>,
     pub governor: Option<GovernorFact>,
     pub windows: u32,
     pub paired_windows: u32,
@@ -174,19 +359,9 @@ impl AllocSeen {
         let seconds = fact.to.seconds_since(fact.from);
         process.windows += 1;
         process.seconds += seconds;
-        for calls in fact.calls.iter().filter(|calls| calls.allocates) {
-            let sums = [
-                process.functions.entry(calls.function.clone()).or_default(),
-                process.threads.entry(calls.tid).or_default(),
-            ];
-            for sum in sums {
-                sum.0 += calls.count;
-                sum.1 += calls.bytes;
-            }
-            for (bucket, count) in &calls.sizes {
-                *process.sizes.entry(*bucket).or_default() += u64::from(*count);
-            }
-        }
+        let calls = fact.calls.iter().filter(|calls| calls.allocates);
+        let calls: Vec<&AllocCallsFact> = calls.collect();
+        process.count(&calls);
         // A window in which the process had no CPU says nothing.
         if seconds > 0.0 && fact.cpu_ns != Some(0) {
             for function in &fact.functions {
@@ -197,9 +372,15 @@ impl AllocSeen {
                     .push(rates(fact, function, seconds));
             }
         }
+        let mut sizes = BTreeMap::new();
+        for (bucket, count) in calls.iter().flat_map(|calls| &calls.sizes) {
+            *sizes.entry(*bucket).or_default() += u64::from(*count);
+        }
+        self.sizes.add(&sizes);
     }
 
     fn lived(&mut self, fact: &AllocLifetimesFact) {
+        self.lived.add(fact);
         let sum = &mut self.lifetimes;
         let times = u64::from(fact.one_in.max(1));
         sum.tracked += fact.tracked * times;
@@ -214,18 +395,15 @@ impl AllocSeen {
     }
 
     fn site(&mut self, fact: &AllocSiteFact) {
-        let all = self.sampled.entry(fact.pid).or_default();
-        all.0 += fact.count;
-        all.1 += fact.bytes;
+        let sampled = SiteSum::of(fact);
+        self.sampled.entry(fact.pid).or_default().add(&sampled);
         let key = (fact.pid, fact.function.clone(), fact.frames.clone());
-        let sum = self.sites.entry(key).or_default();
-        sum.0 += fact.count;
-        sum.1 += fact.bytes;
+        self.sites.entry(key).or_default().add(&sampled);
         if self.sites.len() > MOST_SITES {
-            let mut counts: Vec<u64> = self.sites.values().map(|(count, _)| *count).collect();
+            let mut counts: Vec<u64> = self.sites.values().map(|sum| sum.calls).collect();
             counts.sort_unstable();
             let median = counts[counts.len() / 2];
-            self.sites.retain(|_, (count, _)| *count > median);
+            self.sites.retain(|_, sum| sum.calls > median);
         }
     }
 
@@ -244,15 +422,27 @@ impl AllocSeen {
             .filter_map(|(pid, process)| process.bytes_per_s(cpus(*pid))))
     }
 
-    /// Share (0–1) of the bytes followed that were given back before their window ended.
-    pub fn churn_share(&self) -> Option<f64> {
-        share(self.lifetimes.freed_bytes, self.lifetimes.tracked_bytes)
+    /// Of the blocks that were followed; `None`: none was.
+    pub fn short_lived(&self) -> Option<ShortLived> {
+        let lived = &self.lived;
+        let (blocks, bytes) = (&lived.whole.0, &lived.whole.1);
+        let quick = lived.quick.0.of(blocks, lived.blocks)?;
+        let freed = lived.freed.0.of(blocks, lived.blocks)?;
+        // Blocks of no bytes have no share of them.
+        let of_bytes = |part: &Part| part.of(bytes, lived.blocks).unwrap_or_default();
+        Some(ShortLived {
+            quick,
+            quick_bytes: of_bytes(&lived.quick.1),
+            freed,
+            freed_bytes: of_bytes(&lived.freed.1),
+        })
     }
-}
 
-/// `None` for parts of nothing.
-pub fn share(part: u64, whole: u64) -> Option<f64> {
-    (whole > 0).then(|| (part as f64 / whole as f64).min(1.0))
+    /// Share (0–1) of the bytes followed that were given back before their window ended.
+    pub fn churn_share(&self) -> Option<Estimate> {
+        let bytes = &self.lived.whole.1;
+        self.lived.freed.1.of(bytes, self.lived.blocks)
+    }
 }
 
 fn sum(estimates: impl Iterator<Item = Estimate>) -> Option<Estimate> {
@@ -289,7 +479,7 @@ fn rates(fact: &AllocWindowFact, function: &str, seconds: f64) -> Rates {
         seconds: own,
         calls: of(|calls| calls.count),
         bytes: of(|calls| calls.bytes),
-        slowed: CALIBRATION_ERROR * lost / own,
+        slowed: lost / own,
         by_cpu: fact.cpu_ns.is_some(),
     }
 }
@@ -343,6 +533,39 @@ mod tests {
         let many = seen.allocs_per_s(|_| 0.5).expect("a rate");
         // What is left is that the probes' cost is not known better.
         assert!((0.14e6..0.16e6).contains(&many.error), "{many:?}");
+    }
+
+    #[test]
+    fn a_thread_has_its_part_of_each_function() {
+        let mut seen = AllocSeen::default();
+        // Two threads, one of which asks for larger blocks and calls half as often; functions are probed in turn.
+        for number in 0..10 {
+            let function = ["malloc", "calloc"][number as usize % 2];
+            let mut fact = window(number, 4_000, 0.0);
+            fact.functions = vec![function.to_owned()];
+            fact.calls[0].function = function.to_owned();
+            let mut other = fact.calls[0].clone();
+            (other.tid, other.count, other.bytes) = (8, 2_000, 2_000 * 1_000);
+            other.sizes = vec![(10, 2_000)];
+            fact.calls.push(other);
+            seen.apply(&Record::AllocWindow(fact));
+        }
+        let process = &seen.processes[&7];
+        for (tid, calls, bytes, bucket) in [(7, 0.4e6, 0.4e8, 7), (8, 0.2e6, 2e8, 10)] {
+            let thread = &process.threads[&tid];
+            let rate = |of: Option<Estimate>| of.expect("a rate");
+            // Each of two functions, at half of a CPU.
+            let told = rate(process.thread_allocs_per_s(thread, 0.5));
+            assert!((told.value / calls - 1.0).abs() < 1e-6, "{tid}: {told:?}");
+            assert!(told.error > 0.0 && told.error < 0.05 * calls, "{told:?}");
+            let told = rate(process.thread_bytes_per_s(thread, 0.5));
+            assert!((told.value / bytes - 1.0).abs() < 1e-6, "{tid}: {told:?}");
+            let sizes: Vec<(u8, u64, Estimate)> = thread.sizes.rows().collect();
+            assert_eq!((sizes.len(), sizes[0].0), (1, bucket));
+        }
+        let shares: Vec<f64> = process.sizes.rows().map(|row| row.2.value).collect();
+        assert!((shares[0] - 2.0 / 3.0).abs() < 1e-9, "{shares:?}");
+        assert_eq!(seen.sizes.rows().count(), 2);
     }
 
     #[test]

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use crate::{
     record::{
         Record,
-        fact::{CgroupMemorySample, HostSample, ProcessSample, QuotaSample, SocketFact},
+        fact::{
+            CgroupMemorySample, CgroupPressureSample, HostSample, ProcessSample, QuotaSample,
+            SocketFact,
+        },
     },
     time::KtimeNs,
 };
@@ -19,6 +22,7 @@ pub struct HostSeen {
     /// By cgroup.
     pub quotas: BTreeMap<String, Vec<QuotaSample>>,
     pub memory: BTreeMap<String, Vec<CgroupMemorySample>>,
+    pub pressure: BTreeMap<String, Vec<CgroupPressureSample>>,
     pub host: Vec<HostSample>,
     /// By process.
     pub processes: BTreeMap<u32, Vec<ProcessSample>>,
@@ -41,6 +45,10 @@ impl HostSeen {
             ),
             Record::CgroupMemory(sample) => keep(
                 self.memory.entry(sample.cgroup.clone()).or_default(),
+                sample.clone(),
+            ),
+            Record::CgroupPressure(sample) => keep(
+                self.pressure.entry(sample.cgroup.clone()).or_default(),
                 sample.clone(),
             ),
             Record::Host(sample) => keep(&mut self.host, *sample),

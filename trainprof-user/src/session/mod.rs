@@ -12,6 +12,7 @@ pub mod kind;
 pub mod memory;
 pub mod python;
 pub mod roles;
+pub mod shares;
 mod threads;
 mod uncounted;
 mod untimed;
@@ -150,6 +151,7 @@ impl Session {
             | Record::GpuFunction { .. } => self.gpu.apply(record),
             Record::Quota(_)
             | Record::CgroupMemory(_)
+            | Record::CgroupPressure(_)
             | Record::Host(_)
             | Record::ProcessMemory(_)
             | Record::Socket(_)

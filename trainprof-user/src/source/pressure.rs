@@ -9,6 +9,7 @@ mod pace;
 mod process;
 mod quota;
 mod sockets;
+mod stalls;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +29,7 @@ pub(super) struct Pressure {
     quota: Pace,
     memory: Pace,
     host: Pace,
+    stalls: Pace,
 }
 
 impl Default for Pressure {
@@ -40,6 +42,7 @@ impl Default for Pressure {
             quota: Pace::every(SECOND),
             memory: Pace::every(2 * SECOND),
             host: Pace::every(SECOND),
+            stalls: Pace::every(SECOND),
         }
     }
 }
@@ -65,6 +68,9 @@ impl Pressure {
         self.host.round(at, || {
             out.extend(host::read(at).map(Record::Host));
         });
+        self.stalls.round(at, || {
+            out.extend(stalls::read(at, groups).map(Record::CgroupPressure));
+        });
         self.processes.poll(at, resident, out);
     }
 
@@ -80,6 +86,7 @@ impl Pressure {
             &mut self.quota,
             &mut self.memory,
             &mut self.host,
+            &mut self.stalls,
         ] {
             pace.now();
         }

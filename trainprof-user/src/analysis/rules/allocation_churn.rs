@@ -3,7 +3,7 @@
 use serde_json::json;
 use trainprof_common::op::{Class, Op};
 
-use super::{Answer, Look, look::rounded, memory_growth};
+use super::{Answer, Look, asking::Asking, look::rounded, memory_growth};
 use crate::{
     analysis::{
         Kind,
@@ -106,9 +106,11 @@ pub(super) fn rule(look: &Look) -> Answer {
             .max_by(|a, b| (a.1 * a.2.churn()).total_cmp(&(b.1 * b.2.churn())))
             .map(|(tid, _, split)| (Some(tid), split))
             .unwrap_or_default();
-        let sites: Vec<_> = doer
+        let pid = doer
             .and_then(|tid| look.session.thread(tid))
-            .map(|thread| churn_sites(look.session, thread.pid))
+            .map(|thread| thread.pid);
+        let sites: Vec<_> = pid
+            .map(|pid| churn_sites(look.session, pid))
             .unwrap_or_default()
             .into_iter()
             .filter(|site| site.samples >= MIN_SAMPLES)
@@ -143,16 +145,24 @@ pub(super) fn rule(look: &Look) -> Answer {
                 })
                 .collect(),
         );
+        let asking = Asking::of(look.session, pid);
+        asking.tell(look.session, pid, evidence);
         let mapped = split.fault + split.memory_calls > split.allocator;
-        let place = sites.first().map_or_else(String::new, |site| {
+        let touched = sites.first().map_or_else(String::new, |site| {
             format!(
                 "; {} of the pages that are given back are first touched in {}",
                 words::percent(site.share),
                 name(&site.frame)
             )
         });
+        // Who asks most often is not who costs most where pages are the cost.
+        let (said, at) = if mapped {
+            (touched, sites.first().map(|site| name(&site.frame)))
+        } else {
+            (asking.said(look.session), asking.place())
+        };
         let summary = format!(
-            "{} in {}: {} of its CPU time in page faults, {} in mmap and munmap, {} in the allocator{place}",
+            "{} in {}: {} of its CPU time in page faults, {} in mmap and munmap, {} in the allocator{said}",
             if doer.is_some_and(|tid| look.trainer.cast.producers.contains(&tid)) {
                 "the producers' time goes"
             } else {
@@ -163,12 +173,12 @@ pub(super) fn rule(look: &Look) -> Answer {
             words::percent(split.memory_calls),
             words::percent(split.allocator),
         );
-        let helps = if is_kept(look.session, doer) {
-            "see memory-growth: most of these pages are kept, and cost what they do because they are new; where they must be, huge pages take 512 times fewer faults (GLIBC_TUNABLES=glibc.malloc.hugetlb=1, or transparent_hugepage=always)"
+        let advice = if is_kept(look.session, doer) {
+            "see memory-growth: most of these pages are kept, and cost what they do because they are new; where they must be, huge pages take 512 times fewer faults (GLIBC_TUNABLES=glibc.malloc.hugetlb=1, or transparent_hugepage=always)".to_owned()
         } else {
-            advice(&split, &calls, pinned, duration)
+            let helps = advice(&split, &calls, pinned, duration, asking.is_small());
+            at.map_or_else(|| helps.to_owned(), |at| format!("in {at}: {helps}"))
         };
-        let advice = helps.to_owned();
         (summary, advice)
     })
 }
@@ -204,11 +214,19 @@ fn is_kept(session: &Session, doer: Option<u32>) -> bool {
 }
 
 /// What helps against the mechanism that takes most of the time.
-fn advice(split: &Split, calls: &Calls, pinned_per_s: f64, duration: f64) -> &'static str {
+fn advice(
+    split: &Split,
+    calls: &Calls,
+    pinned_per_s: f64,
+    duration: f64,
+    small: Option<bool>,
+) -> &'static str {
     let faults = split.fault + split.memory_calls;
     let given_back = (calls.maps + calls.brks) as f64 / duration >= MANY_CALLS;
     if pinned_per_s >= 1.0 {
         "keep pinned buffers and use them again (a pool, or the loader's pin_memory with few workers) instead of allocating them for each batch"
+    } else if split.allocator >= faults && small == Some(true) {
+        "make fewer small objects (one array or buffer instead of many, used again in the next step), or use jemalloc or tcmalloc, whose calls are cheaper"
     } else if split.allocator >= faults {
         "reuse buffers and make fewer temporaries (out= arguments, in-place operations), or use jemalloc or tcmalloc"
     } else if given_back && calls.brks > calls.maps {
@@ -243,15 +261,30 @@ mod tests {
             mapped_bytes: 900 * (48 << 20),
             ..calls(900, 0)
         };
-        for (split, calls, pinned, word) in [
-            (split(0.4, 0.1, 0.1), large, 0.0, "32 MiB"),
-            (split(0.1, 0.1, 0.5), calls(900, 0), 0.0, "temporaries"),
-            (split(0.4, 0.1, 0.1), calls(900, 0), 0.0, "MMAP_THRESHOLD"),
-            (split(0.4, 0.1, 0.1), calls(9, 900), 0.0, "TOP_PAD"),
-            (split(0.5, 0.01, 0.1), calls(9, 0), 0.0, "huge pages"),
-            (split(0.4, 0.1, 0.1), calls(900, 0), 9.0, "pinned"),
+        let none = None;
+        for (split, calls, pinned, small, word) in [
+            (split(0.4, 0.1, 0.1), large, 0.0, none, "32 MiB"),
+            (
+                split(0.1, 0.1, 0.5),
+                calls(900, 0),
+                0.0,
+                none,
+                "temporaries",
+            ),
+            (split(0.1, 0.1, 0.5), calls(9, 0), 0.0, Some(false), "out= "),
+            (split(0.1, 0.1, 0.5), calls(9, 0), 0.0, Some(true), "small"),
+            (
+                split(0.4, 0.1, 0.1),
+                calls(900, 0),
+                0.0,
+                Some(true),
+                "MMAP_THRESHOLD",
+            ),
+            (split(0.4, 0.1, 0.1), calls(9, 900), 0.0, none, "TOP_PAD"),
+            (split(0.5, 0.01, 0.1), calls(9, 0), 0.0, none, "huge pages"),
+            (split(0.4, 0.1, 0.1), calls(900, 0), 9.0, none, "pinned"),
         ] {
-            let said = advice(&split, &calls, pinned, 10.0);
+            let said = advice(&split, &calls, pinned, 10.0, small);
             assert!(said.contains(word), "{word}: {said}");
         }
     }

@@ -55,6 +55,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         ("memory", json!(worst.which.name())),
         ("bytes_per_s", rounded(growth.slope)),
         ("margin_bytes_per_s", rounded(growth.margin)),
+        ("file_bytes_per_s", files(session, worst.pid)),
         ("processes", processes(look, &leaks)),
         ("sites", sites.iter().map(site).collect()),
     ]
@@ -145,9 +146,15 @@ fn processes(look: &Look, growers: &[Grower]) -> Value {
                 "memory": grower.which.name(),
                 "bytes_per_s": rounded(grower.growth.slope),
                 "margin_bytes_per_s": rounded(grower.growth.margin),
+                "file_bytes_per_s": files(look.session, grower.pid),
             })
         })
         .collect()
+}
+
+/// By what mapped files grow beside it.
+fn files(session: &Session, pid: u32) -> Value {
+    memory::file_growth(session, pid).map_or(Value::Null, rounded)
 }
 
 /// A call site as evidence.

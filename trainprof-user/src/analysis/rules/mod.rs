@@ -1,6 +1,7 @@
 //! The rules: one file each, every one with three answers.
 
 mod allocation_churn;
+mod asking;
 mod checkpoint;
 mod communication;
 mod compute;

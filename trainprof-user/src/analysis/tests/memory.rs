@@ -226,6 +226,10 @@ fn a_leak_names_process_role_and_call_site_and_the_time_left() {
     assert!((number("time_to_limit_s") - 120.0).abs() < 6.0);
     assert_eq!(leak.evidence["sites"][0]["function"], "keep");
     assert!(leak.summary.contains("keep (model.so)"), "{}", leak.summary);
+    // Files that it reads grow ten times as fast: told, but no part of it.
+    assert_eq!(number("file_bytes_per_s"), 50.0 * MB);
+    let process = &leak.evidence["processes"][0];
+    assert_eq!(process["file_bytes_per_s"], 50.0 * MB, "{process}");
     // Nothing tells of steps and epochs here, so nothing is said of them.
     assert_eq!(leak.evidence["bytes_per_epoch"], serde_json::Value::Null);
     assert!(!leak.summary.contains("epoch"), "{}", leak.summary);

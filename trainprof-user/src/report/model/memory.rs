@@ -16,6 +16,8 @@ pub struct Memory {
     pub allocs_per_s: Option<f64>,
     pub alloc_bytes_per_s: Option<f64>,
     pub churn_share: Option<f64>,
+    /// Standard error of it.
+    pub churn_share_error: Option<f64>,
     pub sites: Vec<AllocationSite>,
     pub faults: Option<Faults>,
     pub calls: BTreeMap<&'static str, CallRow>,
@@ -28,6 +30,8 @@ pub struct Memory {
     /// Control groups that the job's processes are in, and those above with a limit.
     pub cgroups: Vec<MemoryCgroup>,
     pub pressure: Option<MemoryPressure>,
+    /// Of control groups of version 2 that the job's processes are in.
+    pub cgroup_pressure: Vec<CgroupPressure>,
     /// `null` when no window on an allocator was opened.
     pub allocation: Option<Allocation>,
     /// Processes that the kernel killed because memory had run out.
@@ -168,6 +172,18 @@ pub struct MemoryPressure {
     pub full_s: Option<f64>,
 }
 
+/// Time in which some or all threads of a control group stalled for want of something, seconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct CgroupPressure {
+    pub cgroup: String,
+    pub memory_some_s: Option<f64>,
+    pub memory_full_s: Option<f64>,
+    pub cpu_some_s: Option<f64>,
+    pub cpu_full_s: Option<f64>,
+    pub io_some_s: Option<f64>,
+    pub io_full_s: Option<f64>,
+}
+
 /// What windows on allocators tell.
 #[derive(Clone, Debug, Serialize)]
 pub struct Allocation {
@@ -192,6 +208,8 @@ pub struct AllocSizeRow {
     pub from_bytes: u64,
     pub count: u64,
     pub share: f64,
+    /// Standard error of it.
+    pub share_error: f64,
 }
 
 /// What became of allocations that were followed from `malloc` to `free`.
@@ -206,6 +224,9 @@ pub struct Lifetimes {
     pub freed_in_window_bytes_share: f64,
     /// Standard error of `freed_within_1ms_share`.
     pub error: f64,
+    pub freed_within_1ms_bytes_share_error: f64,
+    pub freed_in_window_share_error: f64,
+    pub freed_in_window_bytes_share_error: f64,
 }
 
 /// Allocations of one process.
@@ -219,9 +240,26 @@ pub struct AllocProcess {
     pub allocs_per_s: Option<f64>,
     pub allocs_per_s_error: Option<f64>,
     pub bytes_per_s: Option<f64>,
+    pub bytes_per_s_error: Option<f64>,
     /// Calls that were counted, by function and by thread.
     pub functions: BTreeMap<String, u64>,
     pub threads: BTreeMap<u32, u64>,
+    pub sizes: Vec<AllocSizeRow>,
+    /// Those that called most.
+    pub by_thread: Vec<AllocThread>,
+}
+
+/// Allocations of one thread.
+#[derive(Clone, Debug, Serialize)]
+pub struct AllocThread {
+    pub tid: u32,
+    /// Calls that were counted.
+    pub calls: u64,
+    pub allocs_per_s: Option<f64>,
+    pub allocs_per_s_error: Option<f64>,
+    pub bytes_per_s: Option<f64>,
+    pub bytes_per_s_error: Option<f64>,
+    pub sizes: Vec<AllocSizeRow>,
 }
 
 /// A function that asks for memory.
@@ -236,6 +274,7 @@ pub struct AllocationSite {
     pub allocs_per_s: Option<f64>,
     pub allocs_per_s_error: Option<f64>,
     pub bytes_per_s: Option<f64>,
+    pub bytes_per_s_error: Option<f64>,
     pub kept_bytes_per_s: Option<f64>,
     /// Of the process's allocations.
     pub share: f64,

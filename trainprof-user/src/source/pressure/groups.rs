@@ -42,6 +42,8 @@ pub(super) enum Version {
 struct Ways {
     cpu: Vec<Group>,
     memory: Vec<Group>,
+    /// The process's own group of version 2, also where version 1 has all controllers: pressure needs none.
+    unified: Option<Group>,
     /// Rounds since a process of the job was last seen there.
     left: u32,
 }
@@ -98,6 +100,7 @@ impl Groups {
         let ways = Ways {
             cpu: way_up(&text, "cpu", mounts),
             memory: way_up(&text, "memory", mounts),
+            unified: unified(&text, mounts),
             left: 0,
         };
         self.of.insert(pid, Rc::clone(&text));
@@ -107,6 +110,12 @@ impl Groups {
     /// Groups that may have a CPU quota, each once.
     pub(super) fn cpu(&self) -> impl Iterator<Item = &Group> {
         distinct(self.ways.values().flat_map(|ways| &ways.cpu))
+    }
+
+    /// Groups of version 2 that processes are in, each once. The topmost is the host, and that is read by itself.
+    pub(super) fn unified(&self) -> impl Iterator<Item = &Group> {
+        let groups = self.ways.values().filter_map(|ways| ways.unified.as_ref());
+        distinct(groups).filter(|group| group.dir.join("cgroup.type").exists())
     }
 
     /// Groups whose memory counts, each once, with all groups above it, itself first.
@@ -140,13 +149,21 @@ fn distinct<'a>(groups: impl Iterator<Item = &'a Group>) -> impl Iterator<Item =
 fn way_up(text: &str, controller: &str, mounts: &MountTable) -> Vec<Group> {
     let memberships = cgroup::decode_memberships(text);
     let has = |m: &&cgroup::Membership| m.controllers.iter().any(|name| name == controller);
-    let Some(membership) = memberships
-        .iter()
-        .find(has)
+    let membership = memberships.iter().find(has);
+    membership
         .or_else(|| memberships.iter().find(|m| m.is_v2()))
-    else {
-        return Vec::new();
-    };
+        .map_or_else(Vec::new, |membership| ancestors(membership, mounts))
+}
+
+/// The group of version 2 that a process's text of /proc/PID/cgroup names.
+fn unified(text: &str, mounts: &MountTable) -> Option<Group> {
+    let memberships = cgroup::decode_memberships(text);
+    let membership = memberships.iter().find(|m| m.is_v2())?;
+    ancestors(membership, mounts).into_iter().next()
+}
+
+/// A group and those above it, up to the topmost that is mounted.
+fn ancestors(membership: &cgroup::Membership, mounts: &MountTable) -> Vec<Group> {
     let Some((dir, top)) = cgroup::locate(membership, mounts) else {
         return Vec::new();
     };
@@ -224,6 +241,20 @@ mod tests {
         ] {
             assert_eq!(shown(text, "cpu", mounts), [], "{text:?}");
         }
+    }
+
+    #[test]
+    fn version_two_may_lie_beside_version_one() {
+        let dir = |text: &str, mounts: &str| {
+            unified(text, &MountTable::decode(mounts)).map(|group| group.dir)
+        };
+        let both = "12:memory:/docker/ab\n0::/system.slice\n";
+        let found = dir(both, V1);
+        assert_eq!(found, Some("/sys/fs/cgroup/unified/system.slice".into()));
+        let found = dir("0::/a/b\n", V2);
+        assert_eq!(found, Some("/sys/fs/cgroup/a/b".into()));
+        assert_eq!(dir("12:memory:/docker/ab\n", V1), None);
+        assert_eq!(dir("0::/a\n", ""), None);
     }
 
     #[test]

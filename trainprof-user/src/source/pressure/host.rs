@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use super::text::{kilobytes, number};
-use crate::{
-    env::read_text,
-    record::fact::{HostSample, PressureTotals},
-    time::KtimeNs,
+use super::{
+    stalls,
+    text::{kilobytes, number},
 };
+use crate::{env::read_text, record::fact::HostSample, time::KtimeNs};
 
 /// /proc/vmstat and /proc/meminfo are a few KiB. Of /proc/stat only the first line is wanted.
 const LIMIT: u64 = 64 << 10;
@@ -22,29 +21,12 @@ pub(super) fn read(at: KtimeNs) -> Option<HostSample> {
     let [cpu, io, memory] = ["cpu", "io", "memory"].map(|what| text(&format!("pressure/{what}")));
     Some(HostSample {
         at,
-        pressure: PressureTotals {
-            cpu_some_us: pressure_total(&cpu, "some"),
-            io_some_us: pressure_total(&io, "some"),
-            io_full_us: pressure_total(&io, "full"),
-            memory_some_us: pressure_total(&memory, "some"),
-            memory_full_us: pressure_total(&memory, "full"),
-        },
+        pressure: stalls::decode(&cpu, &io, &memory).0,
         busy_ns: time.busy,
         idle_ns: time.idle,
         steal_ns: time.steal,
         refaults_file: number(&text("vmstat"), "workingset_refault_file"),
         memory_available_bytes: kilobytes(&text("meminfo"), "MemAvailable:"),
-    })
-}
-
-/// The total of a line `some avg10=0.00 … total=12` (Documentation/accounting/psi.rst), microseconds.
-fn pressure_total(text: &str, kind: &str) -> Option<u64> {
-    text.lines().find_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        if words.next()? != kind {
-            return None;
-        }
-        words.find_map(|word| word.strip_prefix("total=")?.parse().ok())
     })
 }
 
@@ -103,17 +85,6 @@ mod tests {
     }
 
     #[test]
-    fn pressure() {
-        let text = "some avg10=0.33 avg60=0.58 avg300=0.66 total=1109332235\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
-        assert_eq!(pressure_total(text, "some"), Some(1_109_332_235));
-        assert_eq!(pressure_total(text, "full"), Some(7));
-        // Before 5.13 the CPU has no line of its own for `full`.
-        assert_eq!(pressure_total("some avg10=0.00 total=1\n", "full"), None);
-        assert_eq!(pressure_total("some total=x", "some"), None);
-        assert_eq!(pressure_total("", "some"), None);
-    }
-
-    #[test]
     fn this_host() {
         let sample = read(KtimeNs(3)).expect("a sample");
         assert!(sample.busy_ns > 0 && sample.idle_ns > 0);
@@ -122,8 +93,8 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_decoded_or_refused(text in "(cpu  ([0-9]{0,22} ){0,12}|some total=[0-9]{0,22}|.*)", tick in 0_u64..) {
-            let _ = (decode_cpu(&text, tick), pressure_total(&text, "some"));
+        fn any_text_is_decoded_or_refused(text in "(cpu  ([0-9]{0,22} ){0,12}|.*)", tick in 0_u64..) {
+            let _ = decode_cpu(&text, tick);
         }
     }
 }

@@ -71,25 +71,31 @@ struct Stat {
 fn decode_stat(version: Version, text: &str) -> Stat {
     match version {
         Version::One => Stat {
-            file: number(text, "total_cache"),
+            file: of_files(number(text, "total_cache"), number(text, "total_shmem")),
             anon: number(text, "total_rss"),
             refaults: number(text, "total_workingset_refault_file")
                 .or_else(|| number(text, "workingset_refault_file")),
         },
         Version::Two => Stat {
-            file: number(text, "file"),
+            file: of_files(number(text, "file"), number(text, "shmem")),
             anon: number(text, "anon"),
             refaults: number(text, "workingset_refault_file"),
         },
     }
 }
 
+/// Page cache that can be dropped. The kernel counts shared memory and files of a tmpfs into the page cache too, but they go nowhere
+/// except to swap.
+fn of_files(cache: Option<u64>, shared: Option<u64>) -> Option<u64> {
+    Some(cache?.saturating_sub(shared.unwrap_or(0)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const V1: &str = "cache 9412608\nrss 10665984\nshmem 9068544\nworkingset_refault_anon 0\nworkingset_refault_file 6915\nhierarchical_memory_limit 9223372036854771712\ntotal_cache 20889600\ntotal_rss 18137088\ntotal_workingset_refault_anon 0\ntotal_workingset_refault_file 11664422\n";
-    const V2: &str = "anon 1024\nfile 4096\nkernel 12\nfile_mapped 7\nworkingset_refault_anon 1\nworkingset_refault_file 33\n";
+    const V1: &str = "cache 9412608\nrss 10665984\nshmem 9068544\nworkingset_refault_anon 0\nworkingset_refault_file 6915\nhierarchical_memory_limit 9223372036854771712\ntotal_cache 20889600\ntotal_rss 18137088\ntotal_shmem 9089600\ntotal_workingset_refault_anon 0\ntotal_workingset_refault_file 11664422\n";
+    const V2: &str = "anon 1024\nfile 4096\nkernel 12\nshmem 1096\nfile_mapped 7\nworkingset_refault_anon 1\nworkingset_refault_file 33\n";
 
     fn stat(file: u64, anon: u64, refaults: u64) -> Stat {
         Stat {
@@ -103,11 +109,25 @@ mod tests {
     fn both_versions() {
         assert_eq!(
             decode_stat(Version::One, V1),
-            stat(20_889_600, 18_137_088, 11_664_422)
+            stat(11_800_000, 18_137_088, 11_664_422)
         );
-        assert_eq!(decode_stat(Version::Two, V2), stat(4_096, 1_024, 33));
+        assert_eq!(decode_stat(Version::Two, V2), stat(3_000, 1_024, 33));
         assert_eq!(decode_stat(Version::One, ""), Stat::default());
         assert_eq!(decode_stat(Version::Two, V1).anon, None);
+    }
+
+    #[test]
+    fn shared_memory_is_no_file_that_can_be_dropped() {
+        for (version, text, file) in [
+            (Version::One, "total_cache 50\ntotal_shmem 50\n", Some(0)),
+            (Version::Two, "file 50\nshmem 20\n", Some(30)),
+            // Read one after the other, while both change.
+            (Version::Two, "file 50\nshmem 51\n", Some(0)),
+            (Version::Two, "file 50\n", Some(50)),
+            (Version::Two, "shmem 20\n", None),
+        ] {
+            assert_eq!(decode_stat(version, text).file, file, "{text}");
+        }
     }
 
     #[test]

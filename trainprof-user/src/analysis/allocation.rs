@@ -1,0 +1,139 @@
+//! Where memory is asked for, by sampled calls of windows.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    record::fact::AllocFrame,
+    session::{
+        Session,
+        alloc::{Estimate, SiteSum},
+    },
+};
+
+/// A function that asks for memory, and what it calls for that.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub pid: u32,
+    /// What it calls: `malloc`, `operator new`.
+    pub allocator: String,
+    /// Path of its module, and its name; `None`: nothing tells.
+    pub module: Option<String>,
+    pub function: Option<String>,
+    pub sampled: SiteSum,
+    /// The commonest way there, the caller first.
+    pub frames: Vec<AllocFrame>,
+    commonest: u64,
+}
+
+impl Caller {
+    /// Share (0–1) of its process's calls, with the standard error of sampling.
+    pub fn share(&self, session: &Session) -> Estimate {
+        let all = self.all(session).calls.max(1) as f64;
+        let share = self.sampled.calls as f64 / all;
+        Estimate {
+            value: share,
+            error: (share * (1.0 - share) / all).max(0.0).sqrt(),
+        }
+    }
+
+    /// Share (0–1) of the bytes that its process asks for, with the standard error of sampling.
+    pub fn share_of_bytes(&self, session: &Session) -> Estimate {
+        let all = self.all(session);
+        let bytes = all.bytes.max(1) as f64;
+        let share = self.sampled.bytes as f64 / bytes;
+        let others = (all.squares - self.sampled.squares).max(0.0);
+        let variance = (1.0 - share).powi(2) * self.sampled.squares + share.powi(2) * others;
+        Estimate {
+            value: share,
+            error: variance.sqrt() / bytes,
+        }
+    }
+
+    /// Calls a second, with the standard error of sampling; `None`: no window told of the process.
+    pub fn allocs_per_s(&self, session: &Session) -> Option<Estimate> {
+        let process = session.alloc.processes.get(&self.pid)?;
+        let all = process.allocs_per_s(session.cpus_used(self.pid))?.value;
+        let value = all * self.share(session).value;
+        Some(Estimate {
+            value,
+            error: value / (self.sampled.calls.max(1) as f64).sqrt(),
+        })
+    }
+
+    /// Bytes a second, likewise.
+    pub fn bytes_per_s(&self, session: &Session) -> Option<Estimate> {
+        let process = session.alloc.processes.get(&self.pid)?;
+        let all = process.bytes_per_s(session.cpus_used(self.pid))?.value;
+        let share = self.share_of_bytes(session);
+        Some(Estimate {
+            value: all * share.value,
+            error: all * share.error,
+        })
+    }
+
+    /// Of its calls.
+    pub fn mean_bytes(&self) -> f64 {
+        self.sampled.bytes as f64 / self.sampled.calls.max(1) as f64
+    }
+
+    /// As people read it; `None`: nothing has a name.
+    pub fn name(&self) -> Option<String> {
+        let module = self.module.as_deref().map(file_name);
+        let module = module.unwrap_or_else(|| "?".to_owned());
+        let function = self.function.as_deref()?;
+        Some(format!("{} ({module})", super::words::function(function)))
+    }
+
+    fn all(&self, session: &Session) -> SiteSum {
+        let sampled = session.alloc.sampled.get(&self.pid);
+        sampled.copied().unwrap_or_default()
+    }
+}
+
+/// All of them, the most frequent first. Calls that came from one function are one, whatever led there.
+pub fn callers(session: &Session) -> Vec<Caller> {
+    type Key<'a> = (u32, &'a str, Option<&'a str>, Option<&'a str>, Option<u64>);
+    let mut rows = BTreeMap::<Key, Caller>::new();
+    for ((pid, allocator, frames), sum) in &session.alloc.sites {
+        let caller = frames.first();
+        let module = caller.and_then(|frame| frame.module.as_deref());
+        let function = caller.and_then(|frame| frame.function.as_deref());
+        // Without a name, places in a module are told apart by where they are.
+        let place = caller.filter(|_| function.is_none()).map(|frame| {
+            if frame.module.is_some() {
+                frame.offset
+            } else {
+                frame.address
+            }
+        });
+        let row = rows
+            .entry((*pid, allocator, module, function, place))
+            .or_insert_with(|| Caller {
+                pid: *pid,
+                allocator: allocator.clone(),
+                module: module.map(str::to_owned),
+                function: function.map(str::to_owned),
+                sampled: SiteSum::default(),
+                frames: Vec::new(),
+                commonest: 0,
+            });
+        row.sampled.add(sum);
+        if sum.calls > row.commonest {
+            row.commonest = sum.calls;
+            row.frames.clone_from(frames);
+        }
+    }
+    let mut out: Vec<Caller> = rows.into_values().collect();
+    out.sort_by(|a, b| {
+        b.sampled
+            .calls
+            .cmp(&a.sampled.calls)
+            .then(a.pid.cmp(&b.pid))
+    });
+    out
+}
+
+/// The last part of a path.
+pub fn file_name(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or(path).to_owned()
+}

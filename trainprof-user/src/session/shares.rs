@@ -1,0 +1,145 @@
+//! Shares of what windows counted, and how far they may be from those of the whole watch.
+
+use std::collections::BTreeMap;
+
+use super::alloc::{ENOUGH_WINDOWS, Estimate, UNKNOWN_SPREAD};
+
+/// What each window counted in all: their number, sum and squares.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Whole {
+    windows: usize,
+    sum: f64,
+    squares: f64,
+}
+
+impl Whole {
+    /// A window that counted so much.
+    pub fn add(&mut self, counted: f64) {
+        if counted > 0.0 {
+            self.windows += 1;
+            self.sum += counted;
+            self.squares += counted * counted;
+        }
+    }
+}
+
+/// What each window counted of one kind. Windows that had none of it need not be told.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Part {
+    sum: f64,
+    squares: f64,
+    cross: f64,
+}
+
+impl Part {
+    /// A window in which so much of `whole` was of the kind.
+    pub fn add(&mut self, part: f64, whole: f64) {
+        self.sum += part;
+        self.squares += part * part;
+        self.cross += part * whole;
+    }
+
+    /// The share (0–1) with its standard error; `calls`: how many were counted in all. `None` for parts of nothing.
+    ///
+    /// Calls of one window are more alike than calls of the whole watch, so windows are what was drawn: the error is that of a
+    /// ratio of their sums (Cochran, Sampling Techniques, 6.4), and no less than that of as many calls drawn one by one.
+    pub fn of(&self, whole: &Whole, calls: u64) -> Option<Estimate> {
+        if whole.sum <= 0.0 {
+            return None;
+        }
+        let share = (self.sum / whole.sum).min(1.0);
+        let n = whole.windows as f64;
+        let between = if whole.windows < ENOUGH_WINDOWS {
+            // Of the kind, and of what is not, each as far off as the rate of any window.
+            share * (1.0 - share) * (2.0 / n).sqrt() * UNKNOWN_SPREAD
+        } else {
+            let squares = self.squares - 2.0 * share * self.cross + share * share * whole.squares;
+            (squares.max(0.0) * n / (n - 1.0)).sqrt() / whole.sum
+        };
+        let drawn = (share * (1.0 - share) / calls.max(1) as f64).sqrt();
+        Some(Estimate {
+            value: share,
+            error: between.max(drawn),
+        })
+    }
+}
+
+/// How often calls asked for which size.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram {
+    whole: Whole,
+    calls: u64,
+    /// By bucket of [`trainprof_common::hist::size_bucket`].
+    buckets: BTreeMap<u8, (u64, Part)>,
+}
+
+impl Histogram {
+    /// One window's calls by bucket.
+    pub fn add(&mut self, window: &BTreeMap<u8, u64>) {
+        let all: u64 = window.values().sum();
+        self.whole.add(all as f64);
+        self.calls += all;
+        for (bucket, count) in window {
+            let (sum, part) = self.buckets.entry(*bucket).or_default();
+            *sum += count;
+            part.add(*count as f64, all as f64);
+        }
+    }
+
+    /// Buckets with the calls that were counted and their share, the smallest first.
+    pub fn rows(&self) -> impl Iterator<Item = (u8, u64, Estimate)> {
+        self.buckets.iter().map(|(bucket, (count, part))| {
+            let share = part.of(&self.whole, self.calls).unwrap_or_default();
+            (*bucket, *count, share)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(windows: &[(f64, f64)]) -> Estimate {
+        let (mut whole, mut part) = (Whole::default(), Part::default());
+        for (of_kind, all) in windows {
+            whole.add(*all);
+            part.add(*of_kind, *all);
+        }
+        part.of(&whole, 1_000_000).expect("a share")
+    }
+
+    #[test]
+    fn a_share_is_as_uncertain_as_windows_differ() {
+        let alike = share(&[(300.0, 1_000.0); 10]);
+        assert!((alike.value - 0.3).abs() < 1e-9);
+        // A million calls drawn one by one.
+        assert!(
+            (alike.error - (0.21_f64 / 1e6).sqrt()).abs() < 1e-5,
+            "{alike:?}"
+        );
+        // As many windows of 0.1 as of 0.5: a standard deviation of 0.2 among ten.
+        let mut unlike = [(100.0, 1_000.0); 10];
+        unlike[5..].fill((500.0, 1_000.0));
+        let unlike = share(&unlike);
+        assert!((unlike.value - 0.3).abs() < 1e-9);
+        let truly = 0.2 / 9_f64.sqrt();
+        assert!((unlike.error / truly - 1.0).abs() < 0.01, "{unlike:?}");
+        // One window says nothing of others.
+        assert!(share(&[(300.0, 1_000.0)]).error > 0.1);
+        assert_eq!(Part::default().of(&Whole::default(), 0), None);
+    }
+
+    #[test]
+    fn what_windows_lack_counts_as_none_of_it() {
+        let mut sizes = Histogram::default();
+        for bucket in [6, 6, 12, 6] {
+            sizes.add(&[(bucket, 100)].into());
+        }
+        let rows: Vec<(u8, u64, Estimate)> = sizes.rows().collect();
+        assert_eq!((rows[0].0, rows[0].1, rows[1].1), (6, 300, 100));
+        assert!((rows[0].2.value - 0.75).abs() < 1e-9, "{rows:?}");
+        // The two shares add up to 1: what is wrong with one is wrong with the other.
+        assert!((rows[0].2.error - 0.25).abs() < 1e-9, "{rows:?}");
+        assert!((rows[1].2.error - 0.25).abs() < 1e-9, "{rows:?}");
+    }
+}
