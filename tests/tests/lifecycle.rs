@@ -60,9 +60,11 @@ fn killing_run_leaves_a_command_that_has_begun_alone() {
     let Some(_turn) = root_test(name) else { return };
     let before = bpf::held();
     let data = Data::new();
-    let (begun, done) = (data.path("begun"), data.path("done"));
-    let script = r#"echo $$ > "$0.new" && mv "$0.new" "$0"; sleep 3; echo > "$1""#;
-    let mut watch = Watch::run(&[], &os(&[&"sh", &"-c", &script, &begun, &done]), &[]);
+    let [begun, done, go] = ["begun", "done", "go"].map(|name| data.path(name));
+    let script = r#"echo $$ > "$0.new" && mv "$0.new" "$0"
+        until [ -e "$2" ]; do sleep 0.1; done; echo > "$1""#;
+    let command = os(&[&"sh", &"-c", &script, &begun, &done, &go]);
+    let mut watch = Watch::run(&[], &command, &[]);
     watch.wait_watching();
     let until = Instant::now() + Duration::from_secs(60);
     while !begun.exists() {
@@ -78,13 +80,16 @@ fn killing_run_leaves_a_command_that_has_begun_alone() {
         "{all:?}, command {command}"
     );
     watch.signal(libc::SIGKILL);
-    assert_eq!(watch.wait().code(), 128 + 9);
+    wait_until_ended("trainprof", &[watch.pid()]);
     wait_until_ended("a helper", &helpers);
     bpf::wait_until_gone(&before);
     // SAFETY: signal 0 only asks whether the process is there.
     assert_eq!(unsafe { libc::kill(command, 0) }, 0, "the command goes on");
+    std::fs::write(&go, "").expect("let go");
     wait_until_ended("the command", &[command]);
     assert!(done.exists(), "the command did not come to its end");
+    // The command had its standard output, which this waits for.
+    assert_eq!(watch.wait().code(), 128 + 9);
 }
 
 #[test]

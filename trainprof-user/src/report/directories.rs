@@ -18,6 +18,13 @@ use crate::{
 };
 
 pub fn directories(session: &Session) -> Vec<DirectoryRow> {
+    // Of what was opened the mount is known; the text of a path was only compared with the mounts of the moment.
+    let mut opened = BTreeMap::<&str, &FilesetFact>::new();
+    for fact in session.filesets.values().filter(|fact| !fact.from_text) {
+        if let Some(directory) = fact.directory.as_deref() {
+            opened.entry(directory).or_insert(fact);
+        }
+    }
     let mut rows = BTreeMap::<String, (DirectoryRow, u64, u64)>::new();
     let mut row_of = |fileset: Option<&FilesetFact>,
                       change: &mut dyn FnMut(&mut (DirectoryRow, u64, u64))| {
@@ -25,6 +32,7 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
             .and_then(|f| f.directory.clone())
             .unwrap_or_else(|| "(unknown)".to_owned());
         let entry = rows.entry(path.clone()).or_insert_with(|| {
+            let fileset = opened.get(path.as_str()).copied().or(fileset);
             let row = DirectoryRow {
                 path,
                 totals: FileTotals::default(),
