@@ -35,8 +35,8 @@ const DRAINS_PER_INTERVAL: u64 = 4;
 const LOOK: Duration = Duration::from_millis(40);
 /// How long the kernel counts our probes' run time, once per interval: counting costs the job a little.
 const COUNTING: Duration = Duration::from_millis(20);
-/// It begins anywhere within so long after a drain, so that it cannot keep pace with the job's steps; where something was waited for that
-/// may be over soon, not so late.
+/// But for the first time it begins anywhere within so long after a drain, so that it cannot keep pace with the job's steps; where something
+/// was waited for that may be over soon, not so late.
 const COUNTS_WITHIN: Duration = DRAIN;
 const COUNTS_SOON: Duration = Duration::from_millis(100);
 /// Intervals after which it does so only in every so many-th: by then the mean is known.
@@ -173,6 +173,7 @@ pub async fn until_done(
                     0 => {
                         interval(live, output).await?;
                     }
+                    1 if tick == 1 => counts_at = Some(Instant::now()),
                     1 if counts(tick / DRAINS_PER_INTERVAL) => {
                         counts_at = Some(Instant::now() + live.counting_waits(COUNTS_WITHIN));
                     }
