@@ -84,6 +84,7 @@ const KEYS: &[&str] = &[
     "/cost/bpf_ns",
     "/cost/bpf_runs",
     "/cost/collector_cpu_s",
+    "/cost/start_cpu_s",
     "/cost/collector_rss_max_bytes",
     "/cost/shed",
     "/cost/budget",

@@ -1,10 +1,11 @@
 //! What watching costs, as the report tells it.
 
-use std::ffi::OsString;
+use std::{ffi::OsString, process::Command};
 
 use trainprof_tests::env::{left_out_in_vm, root_test};
 use trainprof_tests::report::{f64_at, u64_at};
-use trainprof_tests::{Observed, observe};
+use trainprof_tests::workload::{os, program};
+use trainprof_tests::{Observed, Watch, Workload, observe};
 
 fn watch(what: &str) -> Observed {
     let args: Vec<OsString> = vec![what.into()];
@@ -46,4 +47,45 @@ fn a_thread_that_has_nothing_to_do_is_not_slowed_down() {
         estimate < 0.5 * estimate_other,
         "{estimate} % of a thread that yields, {estimate_other} % of one that works"
     );
+}
+
+/// Seconds after which two busy CPUs have paid for the start, with some to spare: docs/ARCHITECTURE.md, *The governor*.
+const REPAID_S: &str = "36";
+
+#[test]
+fn all_that_watching_costs_comes_below_the_budget() {
+    let name = "all_that_watching_costs_comes_below_the_budget";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "CPUs that an emulator does not take") {
+        return;
+    }
+    let mut jobs = [(); 2].map(|()| {
+        let mut command = Command::new(program("allocate-shared"));
+        command.args(["-", REPAID_S, "2000"]);
+        Workload::spawn(command)
+    });
+    let other = jobs[1].pid().to_string();
+    let watch = Watch::attach(jobs[0].pid(), &os(&[&other, &"--gpu", &"off"]));
+    for job in &mut jobs {
+        job.go();
+    }
+    for job in &mut jobs {
+        job.wait_done();
+    }
+    let report = watch.stop().report();
+    for job in jobs {
+        job.finish();
+    }
+    let cost = report.at("/cost");
+    let processes = report.rows("/job/processes");
+    let used: f64 = processes.iter().map(|p| f64_at(p, "/cpu_s")).sum();
+    eprintln!("{used} s of CPU time: {cost:#}");
+    let (spent, budget) = (f64_at(cost, "/spent_share"), f64_at(cost, "/budget"));
+    assert_eq!(budget, 0.01);
+    assert!(f64_at(cost, "/start_cpu_s") > 0.01, "{cost}");
+    assert!(spent <= budget, "{spent} of {used} s: {cost}");
+    // A short watch has some, and more open when the start is paid for.
+    assert!(u64_at(cost, "/windows/count") >= 1, "{cost}");
+    let worst = f64_at(cost, "/windows/worst_thread_share");
+    assert!(worst <= 0.01, "{worst} added to a thread");
 }

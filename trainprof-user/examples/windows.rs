@@ -13,6 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let line = match record {
             Record::AllocWindow(fact) => json!({ "window": fact }),
             Record::Governor(fact) => json!({ "governor": fact }),
+            Record::StartCost(fact) => json!({ "start": fact }),
             Record::AllocCalibration(fact) => json!({ "calibration": fact }),
             _ => continue,
         };

@@ -35,6 +35,10 @@ const DRAINS_PER_INTERVAL: u64 = 4;
 const LOOK: Duration = Duration::from_millis(40);
 /// How long the kernel counts our probes' run time, once per interval: counting costs the job a little.
 const COUNTING: Duration = Duration::from_millis(20);
+/// But for the first time it begins anywhere within so long after a drain, so that it cannot keep pace with the job's steps; where something
+/// was waited for that may be over soon, not so late.
+const COUNTS_WITHIN: Duration = DRAIN;
+const COUNTS_SOON: Duration = Duration::from_millis(100);
 /// Intervals after which it does so only in every so many-th: by then the mean is known.
 const COUNTED_AT_FIRST: u64 = 10;
 const COUNTED_EVERY: u64 = 4;
@@ -155,6 +159,7 @@ pub async fn until_done(
     let mut looks = interval_at(Instant::now(), LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut tick = 0_u64;
+    let mut counts_at = None;
     let reason = loop {
         tokio::select! {
             _ = ticks.tick() => {
@@ -168,10 +173,19 @@ pub async fn until_done(
                     0 => {
                         interval(live, output).await?;
                     }
-                    1 if counts(tick / DRAINS_PER_INTERVAL) => count(live).await,
-                    _ if live.has_something_to_count() => count(live).await,
+                    1 if tick == 1 => counts_at = Some(Instant::now()),
+                    1 if counts(tick / DRAINS_PER_INTERVAL) => {
+                        counts_at = Some(Instant::now() + live.counting_waits(COUNTS_WITHIN));
+                    }
+                    _ if live.has_something_to_count() && counts_at.is_none() => {
+                        counts_at = Some(Instant::now() + live.counting_waits(COUNTS_SOON));
+                    }
                     _ => {}
                 }
+            }
+            () = sleep_until(counts_at.unwrap_or_else(Instant::now)), if counts_at.is_some() => {
+                counts_at = None;
+                count(live).await;
             }
             _ = looks.tick(), if !live.is_calm() => {
                 live.look_at_pace();

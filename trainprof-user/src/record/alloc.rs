@@ -130,7 +130,8 @@ pub struct GovernorFact {
     pub budget: f64,
     /// CPU time that the job used since the watch began, as far as the governor knows.
     pub job_ns: u64,
-    /// What was spent: probes that are always there (their run time in the kernel), this program, windows.
+    /// What was spent: probes that are always there (their run time in the kernel), trainprof's processes since the watch began (see
+    /// [`super::fact::StartCost`]) without what windows took of them, windows.
     pub probes_ns: u64,
     pub own_ns: u64,
     pub windows_ns: u64,

@@ -130,6 +130,7 @@ pub enum Record {
     /// Before the [`Interval`] that it lies in.
     CallsHidden(CallsHidden),
     CgroupPressure(CgroupPressureSample),
+    StartCost(StartCost),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor
@@ -357,6 +358,14 @@ pub struct SpinCost {
     pub at: KtimeNs,
     /// Nanoseconds of [`CostSample::bpf_ns`]; `None`: it was not measured what such a call costs.
     pub bpf_ns: Option<u64>,
+}
+
+/// What it took to begin, once in a watch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartCost {
+    pub at: KtimeNs,
+    /// CPU nanoseconds of all processes of ours until then: in [`CostSample::collector_cpu_ns`], and not in [`GovernorFact::own_ns`].
+    pub own_ns: u64,
 }
 
 /// The end of a watch.

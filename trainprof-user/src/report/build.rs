@@ -426,6 +426,7 @@ fn cost(session: &Session) -> Cost {
         bpf_runs: cost.and_then(|c| c.bpf_runs),
         bpf_spin_ns: spin_ns,
         collector_cpu_s: cost.map(|c| seconds(c.collector_cpu_ns)),
+        start_cpu_s: session.start_cost_ns.map(seconds),
         collector_rss_max_bytes: cost.map(|c| c.collector_rss_max_bytes),
         attach_s: session.start.as_ref().map(|start| seconds(start.attach_ns)),
         shed: shed(session),
@@ -433,7 +434,9 @@ fn cost(session: &Session) -> Cost {
         spent_share: governor
             .filter(|g| g.job_ns > 0 && (counted || g.probes_ns > 0))
             .map(|g| {
-                let spent = g.probes_ns + g.own_ns + g.windows_ns;
+                // Recordings of before tell nothing of the start.
+                let start_ns = session.start_cost_ns.unwrap_or(0);
+                let spent = start_ns + g.probes_ns + g.own_ns + g.windows_ns;
                 round(spent as f64 / g.job_ns as f64, 6)
             }),
         estimated: !counted && governor.is_some_and(|g| g.probes_ns > 0),

@@ -1,10 +1,10 @@
 //! What the report says of the budget, by what was recorded of it.
 
-use super::{Shown, report};
+use super::{Shown, model::Cost, report};
 use crate::{
     record::{
         Record,
-        fact::{CostSample, GovernorFact},
+        fact::{CostSample, GovernorFact, StartCost},
     },
     session::Session,
 };
@@ -13,7 +13,18 @@ const SECOND: u64 = 1_000_000_000;
 
 /// `budget`, `spent_share` and `estimated` of a job that used 100 CPU seconds.
 fn told(bpf_ns: Option<u64>, probes_ns: u64) -> (Option<f64>, Option<f64>, bool) {
+    let cost = cost(bpf_ns, probes_ns, None);
+    (cost.budget, cost.spent_share, cost.estimated)
+}
+
+fn cost(bpf_ns: Option<u64>, probes_ns: u64, start_ns: Option<u64>) -> Cost {
     let mut session = Session::default();
+    if let Some(own_ns) = start_ns {
+        session.apply(&Record::StartCost(StartCost {
+            own_ns,
+            ..StartCost::default()
+        }));
+    }
     session.apply(&Record::Cost(CostSample {
         bpf_ns,
         ..CostSample::default()
@@ -29,8 +40,18 @@ fn told(bpf_ns: Option<u64>, probes_ns: u64) -> (Option<f64>, Option<f64>, bool)
         worst_thread_ns: 0,
         shed: Vec::new(),
     }));
-    let cost = report(&session, Shown::default()).cost;
-    (cost.budget, cost.spent_share, cost.estimated)
+    report(&session, Shown::default()).cost
+}
+
+#[test]
+fn what_the_start_took_is_spent_too() {
+    let with = cost(Some(SECOND), SECOND, Some(SECOND / 2));
+    assert_eq!(
+        (with.start_cpu_s, with.spent_share),
+        (Some(0.5), Some(0.025))
+    );
+    let before = cost(Some(SECOND), SECOND, None);
+    assert_eq!((before.start_cpu_s, before.spent_share), (None, Some(0.02)));
 }
 
 #[test]

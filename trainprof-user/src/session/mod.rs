@@ -99,6 +99,8 @@ pub struct Session {
     pub facts: u64,
     pub cost: Option<CostSample>,
     pub spin_cost: Option<SpinCost>,
+    /// CPU nanoseconds of trainprof until the watch began; `None`: not told.
+    pub start_cost_ns: Option<u64>,
     /// Until when something was seen.
     pub until: KtimeNs,
 }
@@ -186,6 +188,7 @@ impl Session {
             }
             Record::Cost(cost) => self.cost = Some(*cost),
             Record::SpinCost(cost) => self.spin_cost = Some(*cost),
+            Record::StartCost(cost) => self.start_cost_ns = Some(cost.own_ns),
             Record::Stop(stop) => self.finish(stop),
             Record::Frameworks { pid, frameworks } => {
                 if let Some(process) = self.processes.get_mut(pid) {

@@ -39,8 +39,16 @@ struct Watched {
     number: u16,
     name: String,
     steps: bool,
-    /// Calls when the current second began.
+    /// Calls when the current second began, and when that was looked at last.
     before: u64,
+    seen: u64,
+}
+
+/// Calls that were watched, by what the kernel does at their beginning. Each has a probe at its return too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallsSeen {
+    pub emulated: u64,
+    pub stepped: u64,
 }
 
 /// When a process that began then and is looked at now is looked at next.
@@ -66,6 +74,7 @@ pub struct Gpus {
     looks: BTreeMap<u32, (KtimeNs, KtimeNs)>,
     watched: Vec<Watched>,
     second_began: KtimeNs,
+    calls: CallsSeen,
     /// Samples that were dropped since this was last asked.
     dropped: u64,
 }
@@ -79,6 +88,11 @@ impl Gpus {
     pub fn looked_at(&mut self, pid: u32, age: u64, now: KtimeNs) {
         let began = KtimeNs(now.0.saturating_sub(age));
         self.looks.insert(pid, (began, next_look(began, now)));
+    }
+
+    /// How many calls were watched so far.
+    pub fn calls(&self) -> CallsSeen {
+        self.calls
     }
 
     /// How many samples were dropped since the last call.
@@ -218,11 +232,13 @@ impl Gpus {
                     library,
                     name: name.clone(),
                 });
+                let calls = count(number);
                 self.watched.push(Watched {
                     number,
                     name,
                     steps,
-                    before: count(number),
+                    before: calls,
+                    seen: calls,
                 });
             }
             Notice::Attached { pid } => {
@@ -274,9 +290,12 @@ impl Gpus {
         self.watched.retain_mut(|watched| {
             let total = count(watched.number);
             let calls_made = total.saturating_sub(watched.before);
+            let new = total.saturating_sub(std::mem::replace(&mut watched.seen, total));
             let most = if watched.steps {
+                self.calls.stepped += new;
                 MOST_STEPPED
             } else {
+                self.calls.emulated += new;
                 MOST_EMULATED
             };
             if over {

@@ -25,6 +25,7 @@ use super::{
     convert::{gpu_call_under_way, object_fact, totals},
     entries::Entries,
     gpu::Gpus,
+    jitter::Jitter,
     mapped::Mapped,
     memo::Memo,
     outsiders::Outsiders,
@@ -41,7 +42,7 @@ use super::{
 use crate::{
     env::{EnvError, host::HostFacts, process},
     event::{self, Event},
-    kernel::{CallProbes, KernelError, Limits, Probes, StatsSwitch, touch_slot},
+    kernel::{KernelError, Limits, Probes, StatsSwitch, touch_slot},
     record::{
         Record,
         fact::{
@@ -137,6 +138,8 @@ pub struct Live {
     counted_again: bool,
     gpus: Gpus,
     allocs: Allocs,
+    /// When the kernel counts for [`Cost`].
+    counting: Jitter,
     /// Records of `out` that [`Allocs`] has seen.
     observed: usize,
 }
@@ -169,8 +172,6 @@ impl Live {
                 return Err(TargetError::Ended { pid: *pid }.into());
             }
         }
-        let attacher_ns = probes.calls.as_mut().map_or(0, CallProbes::cpu_ns);
-        let own_ns = own::usage().0 + attacher_ns;
         let mut live = Self {
             probes,
             memo: Memo::default(),
@@ -206,12 +207,8 @@ impl Live {
             turns: Turns::new(at, watch.limits.seed),
             counted_again: false,
             gpus,
-            allocs: Allocs::new(
-                watch.alloc,
-                watch.overhead_budget,
-                own_ns,
-                watch.limits.seed,
-            ),
+            allocs: Allocs::new(watch.alloc, watch.overhead_budget, watch.limits.seed),
+            counting: Jitter::new(watch.limits.seed.rotate_left(32)),
             observed: 0,
         };
         // One of them is the trainer, most often.

@@ -5,6 +5,7 @@ mod apart;
 mod convert;
 mod entries;
 mod gpu;
+mod jitter;
 mod live;
 mod mapped;
 mod memo;

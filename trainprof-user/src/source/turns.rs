@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::live::Hidden;
+use super::{jitter::Jitter, live::Hidden};
 use crate::{
     kernel::Counted,
     record::{Record, fact::CallsHidden},
@@ -72,7 +72,7 @@ impl SomeCalls {
 /// Whether calls are counted.
 #[derive(Debug)]
 pub struct Turns {
-    random: u64,
+    random: Jitter,
     /// Not all calls are counted, since when; whether some are.
     hidden: Option<(u64, bool)>,
     /// Since when that, or else this turn, is so, and by which factor it is longer than usual.
@@ -91,7 +91,7 @@ impl Turns {
     /// Of a watch that began at `began`; `seed`: any number that differs from watch to watch.
     pub fn new(began: KtimeNs, seed: u64) -> Self {
         Self {
-            random: seed | 1,
+            random: Jitter::new(seed),
             hidden: None,
             since: began.0,
             jitter: 1.0,
@@ -161,13 +161,7 @@ impl Turns {
             return;
         }
         self.since = at;
-        // A generator that is good enough for jitter (Knuth, MMIX).
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let even = (self.random >> 33) as f64 / (1_u64 << 31) as f64;
-        self.jitter = 1.0 - JITTER + 2.0 * JITTER * even;
+        self.jitter = 1.0 - JITTER + 2.0 * JITTER * self.random.part();
     }
 
     /// Something went wrong: all calls are counted from now on, as far as they can be.

@@ -45,6 +45,8 @@ pub struct Calibration {
     pub together: bool,
     /// CPU time that one of each takes from us, together.
     pub own_cpu_ns: u64,
+    /// CPU time of the processes that were probed.
+    pub children_cpu_ns: u64,
 }
 
 /// Our own program, by a name that leads to it in every container.
@@ -354,6 +356,8 @@ pub fn calibrate(
         detach_ns,
         together: together.is_some(),
         own_cpu_ns: own_cpu_ns().saturating_sub(cpu_before) / 4,
+        // They have not ended yet.
+        children_cpu_ns: 0,
     })
 }
 
@@ -362,19 +366,26 @@ fn median(mut of: Vec<u64>) -> u64 {
     of.get(of.len() / 2).copied().unwrap_or(0)
 }
 
-/// CPU nanoseconds of this process (getrusage(2)).
+/// CPU nanoseconds of this process.
 pub fn own_cpu_ns() -> u64 {
-    let of = |who| {
-        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: a valid pointer.
-        let usage = unsafe {
-            libc::getrusage(who, usage.as_mut_ptr());
-            usage.assume_init()
-        };
-        let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
-        ns(usage.ru_utime) + ns(usage.ru_stime)
+    used(libc::RUSAGE_SELF)
+}
+
+/// CPU nanoseconds of its children that have ended.
+pub fn children_cpu_ns() -> u64 {
+    used(libc::RUSAGE_CHILDREN)
+}
+
+/// getrusage(2).
+fn used(by: libc::c_int) -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: a valid pointer.
+    let usage = unsafe {
+        libc::getrusage(by, usage.as_mut_ptr());
+        usage.assume_init()
     };
-    of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN)
+    let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
+    ns(usage.ru_utime) + ns(usage.ru_stime)
 }
 
 /// A place in our own program's file that only the calibration's process comes by.

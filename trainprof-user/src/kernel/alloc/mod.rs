@@ -49,6 +49,8 @@ pub struct WindowOrder {
     /// What the answers are known by.
     pub number: u32,
     pub pid: u32,
+    /// How long it waits before it opens.
+    pub delay_us: u32,
     pub length_us: u32,
     /// Calls of one function by one thread after which it closes.
     pub max_calls: u64,
@@ -213,6 +215,8 @@ pub fn allocates(number: u8) -> bool {
 pub struct AllocProbes {
     aside: Aside,
     over: bool,
+    /// CPU time of its own processes, which have ended.
+    children_ns: u64,
 }
 
 impl AllocProbes {
@@ -234,7 +238,11 @@ impl AllocProbes {
         let serve = |line: &_| serve::serve(ebpf, &mut maps, prepared, line);
         let aside = Aside::start(&keep, PATIENCE, serve)
             .map_err(|error| format!("cannot start a process: {error}"))?;
-        Ok(Self { aside, over: false })
+        Ok(Self {
+            aside,
+            over: false,
+            children_ns: 0,
+        })
     }
 
     /// Lets it measure what probes cost.
@@ -262,9 +270,9 @@ impl AllocProbes {
         self.order(&Order::Forget { pid })
     }
 
-    /// CPU time of that process, nanoseconds; what windows took of it is told when they close.
+    /// CPU time of that process and of those by which it calibrated, nanoseconds; what windows took of it is told when they close.
     pub fn cpu_ns(&mut self) -> u64 {
-        self.aside.cpu_ns()
+        self.aside.cpu_ns() + self.children_ns
     }
 
     fn order(&self, order: &Order) -> bool {
@@ -273,10 +281,16 @@ impl AllocProbes {
 
     /// What it has told. It tells of its own end once, as a failure.
     pub fn notices(&mut self) -> Vec<Notice> {
-        self.aside.told(&mut self.over, |how| Notice::Failed {
+        let notices = self.aside.told(&mut self.over, |how| Notice::Failed {
             what: "all".to_owned(),
             reason: format!("the process that attaches the probes ended ({how})"),
-        })
+        });
+        for notice in &notices {
+            if let Notice::Calibrated(calibration) = notice {
+                self.children_ns = calibration.children_cpu_ns;
+            }
+        }
+        notices
     }
 }
 

@@ -21,7 +21,7 @@ use self::tell::mean_run_ns;
 use super::{
     Closed, Maps, Notice, Order, WindowOrder,
     attached::{Links, Spot, Together, attach},
-    calibrate::{Calibration, Counters, calibrate, own_cpu_ns},
+    calibrate::{Calibration, Counters, calibrate, children_cpu_ns, own_cpu_ns},
     chosen::{Allocator, Files, Mapping, mappings},
     functions::CATALOGUE,
     library::Place,
@@ -153,7 +153,10 @@ impl Server<'_> {
         self.stop_counting();
         self.clear();
         match measured {
-            Ok(calibration) => self.send(&Notice::Calibrated(calibration)),
+            Ok(calibration) => self.send(&Notice::Calibrated(Calibration {
+                children_cpu_ns: children_cpu_ns(),
+                ..calibration
+            })),
             Err(reason) => self.fail("calibration", reason),
         }
     }
@@ -165,6 +168,7 @@ impl Server<'_> {
 
     /// Opens a window, waits until it is over, and tells what was seen.
     fn window(&mut self, order: &WindowOrder) {
+        std::thread::sleep(Duration::from_micros(u64::from(order.delay_us)));
         let cpu = own_cpu_ns();
         let mut closed = Closed {
             number: order.number,

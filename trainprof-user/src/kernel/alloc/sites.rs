@@ -82,6 +82,7 @@ mod tests {
             let order = |number| WindowOrder {
                 number,
                 pid: 1,
+                delay_us: 0,
                 length_us: 1,
                 max_calls: 1,
                 stack_every: 0,

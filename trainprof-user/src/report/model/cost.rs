@@ -14,6 +14,8 @@ pub struct Cost {
     /// Of `bpf_ns`, in calls by which threads gave up the CPU because they had nothing to do.
     pub bpf_spin_ns: Option<u64>,
     pub collector_cpu_s: Option<f64>,
+    /// Of it, until the watch began.
+    pub start_cpu_s: Option<f64>,
     pub collector_rss_max_bytes: Option<u64>,
     /// From the beginning of attaching until everything was followed.
     pub attach_s: Option<f64>,
@@ -21,7 +23,7 @@ pub struct Cost {
     pub shed: Vec<String>,
     /// Share (0–1) of the job's CPU time that watching may cost.
     pub budget: Option<f64>,
-    /// What it cost of that: probes, trainprof's own CPU time and windows, over the job's CPU time.
+    /// What it cost of that: probes, trainprof's own CPU time with that of its start, and windows, over the job's CPU time.
     pub spent_share: Option<f64>,
     /// The probes' part of `spent_share` is estimated by how often they ran.
     pub estimated: bool,

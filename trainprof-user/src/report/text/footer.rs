@@ -60,8 +60,12 @@ fn parts(cost: &Cost) -> String {
         parts.push("probes not measured (that takes CAP_SYS_ADMIN and five seconds)".to_owned());
     }
     if let (Some(cpu), Some(rss)) = (cost.collector_cpu_s, cost.collector_rss_max_bytes) {
+        let start = cost
+            .start_cpu_s
+            .map(|start| format!(" ({start:.2} s of it to begin)"));
         parts.push(format!(
-            "trainprof itself {cpu:.2} s of CPU time and {} of memory",
+            "trainprof itself {cpu:.2} s of CPU time{} and {} of memory",
+            start.unwrap_or_default(),
             bytes(rss as f64)
         ));
     }
@@ -82,7 +86,7 @@ fn parts(cost: &Cost) -> String {
     if let Some(budget) = cost.budget.filter(|budget| *budget > 0.0) {
         let _ = write!(all, " (budget {:.1} %", budget * 100.0);
         if spent > budget {
-            all.push_str("; the first seconds may exceed it");
+            all.push_str("; the first minute may exceed it");
         }
         all.push(')');
     }
@@ -114,6 +118,7 @@ mod tests {
             bpf_runs: None,
             bpf_spin_ns: None,
             collector_cpu_s: Some(0.35),
+            start_cpu_s: Some(0.2),
             collector_rss_max_bytes: Some(53_000_000),
             attach_s: None,
             shed: Vec::new(),
@@ -129,6 +134,10 @@ mod tests {
         let over = parts(&cost(0.023));
         assert!(
             over.starts_with("2.3 % of the job's CPU time (budget 1.0 %; "),
+            "{over}"
+        );
+        assert!(
+            over.contains("0.35 s of CPU time (0.20 s of it to begin) and"),
             "{over}"
         );
         let within = parts(&cost(0.008));

@@ -9,8 +9,6 @@ const RAREST_CALLS: f64 = 1.0 / 40.0;
 const RARE_CALLS: f64 = 0.15;
 /// Who has room for so much of the time may have all of it.
 const NEARLY_ALL: f64 = 0.85;
-/// What was overspent is paid back in so many seconds.
-const REPAID_S: f64 = 30.0;
 /// Counting some calls may take so many times the budget: steps are found by them. Else none are counted, where counting all takes so
 /// many times the budget: what a trainer does is hardly understood without its calls.
 const SOME_AT_MOST: f64 = 2.0;
@@ -21,8 +19,8 @@ pub struct CallCosts {
     /// What all of the watch may take, and what it takes without calls.
     pub budget: f64,
     pub rest: f64,
-    /// What was taken too much and is to be paid back, nanoseconds.
-    pub overspent: f64,
+    /// Of it, what goes into paying back what was taken too much.
+    pub repaid: f64,
     /// What calls take while all are counted, and while some are; `None`: nearly as much.
     pub all: f64,
     pub some: Option<f64>,
@@ -56,7 +54,7 @@ impl CallRoom {
             };
         }
         let hidden = some.unwrap_or(0.0);
-        let room = budget - costs.overspent / REPAID_S - costs.rest;
+        let room = budget - costs.repaid - costs.rest;
         let least = (CALLS_AT_LEAST * budget / all).clamp(RAREST_CALLS, RARE_CALLS);
         let share = ((room - hidden) / (all - hidden)).max(least);
         Self {

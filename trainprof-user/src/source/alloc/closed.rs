@@ -46,6 +46,7 @@ impl Allocs {
             paired: closed.lifetimes.is_some(),
         };
         let spent = self.governor.closed(now, &outcome);
+        self.in_windows_ns += closed.own_cpu_ns;
         let stack_every = open.plan.map_or(FULL_STACK_EVERY, |plan| plan.stack_every);
         if closed.sites > 0 {
             self.window(&open, closed, spent, stack_every, alive, out);

@@ -1,8 +1,9 @@
 //! When a window of allocation probes may open, on which process, how long, and what is given up when even that costs
 //! too much. Pure: it is told what things cost and what time it is.
 //!
-//! Two limits hold. Everything that the watch costs stays below a share of the job's CPU time: what is left of it after
-//! the fixed costs is saved up for windows. And what windows add to one thread stays below a share of any ten seconds.
+//! Two limits hold. Everything that the watch costs, its start too, comes below a share of the job's CPU time and stays there: what
+//! is left of it after the fixed costs pays for the start first, and is then saved up for windows. And what windows add to one thread
+//! stays below a share of any ten seconds.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,11 +19,22 @@ use crate::{record::alloc::SHED_CALLS, time::KtimeNs};
 pub const HORIZON_NS: u64 = 10_000_000_000;
 /// The largest share that may be added to one thread, whatever the budget.
 pub const THREAD_SHARE: f64 = 0.01;
-/// Windows are planned for this part of what may be added to a thread: a call may cost more than was expected of it.
+/// Windows are planned for this part of what may be added to a thread: a call may cost more than was expected of it. The first of a
+/// process for less: in it a hit may take twice as long as in our own, and so may putting in the probes.
 const PLANNED: f64 = 0.75;
-/// The budget of so many seconds may be spent before it was earned: what is done once at the start, and the first windows, need not
-/// wait for it.
-const ADVANCE_S: f64 = 10.0;
+const PLANNED_FIRST: f64 = 0.5;
+/// So many windows are lent the budget of so many seconds, so that a short watch has some: they need not wait until the start is paid
+/// for. What they take is owed, as the start is, before another one opens.
+const LENT_WINDOWS: u32 = 2;
+const LENT_S: f64 = 10.0;
+/// The budget of so many seconds is left unspent by the others: probes are counted in samples, and what they took is known late.
+const KEPT_S: f64 = 1.0;
+/// Where counting calls leaves too little room, fewer are counted: so that what was overspent is paid back in so many seconds, and what
+/// the start took in so many.
+const REPAID_S: f64 = 30.0;
+const START_REPAID_S: f64 = 120.0;
+/// A window begins anywhere in so many microseconds: decisions are made four times a second, with which a job may keep pace.
+pub const DELAY_US: u64 = 250_000;
 /// A job that uses fewer CPUs than this is not at work, and nothing of it is left out.
 const AT_WORK_CPUS: f64 = 0.02;
 /// What is not spent in so many seconds is lost: a job that was quiet for an hour gets no hour of windows.
@@ -88,6 +100,8 @@ pub struct Load {
     pub probes_ns: u64,
     /// CPU time of this program, without what windows took.
     pub own_ns: u64,
+    /// More of it, that says nothing of what follows: for what is done once. Negative: it was told of too much.
+    pub once_ns: i64,
     pub samples: u64,
     /// Of `probes_ns`, those on system calls.
     pub calls_ns: u64,
@@ -126,10 +140,12 @@ pub struct Governor {
     /// Whether it is asked when windows open.
     windows: bool,
     costs: Option<Costs>,
-    /// What was saved up, nanoseconds; may be negative.
+    /// What was saved up, nanoseconds; negative: what is owed.
     balance: f64,
-    /// Of it, what was given in advance, for windows alone.
-    advance: f64,
+    /// What was done once took so much.
+    start: f64,
+    /// What first windows are lent.
+    lent: f64,
     /// Intervals so far.
     intervals: u32,
     /// Over the last seconds: CPUs that the job uses, what the fixed costs take (both as nanoseconds a second), samples.
@@ -139,6 +155,8 @@ pub struct Governor {
     calls_rate: f64,
     all_calls_rate: f64,
     calls: CallRoom,
+    /// Not all calls could be counted even if the start were paid for.
+    cramped: bool,
     known: BTreeMap<u32, Known>,
     /// Windows of the last ten seconds: end, process, what was added to one thread.
     recent: VecDeque<(KtimeNs, u32, u64)>,
@@ -159,6 +177,16 @@ pub struct Totals {
     pub windows_ns: u64,
     pub windows: u32,
     pub worst_thread_ns: u64,
+    /// CPU time of ours before the watch began; not in `own_ns`.
+    pub start_ns: u64,
+}
+
+impl Totals {
+    /// All that was spent.
+    #[cfg(test)]
+    pub fn spent_ns(&self) -> u64 {
+        self.probes_ns + self.own_ns + self.windows_ns + self.start_ns
+    }
 }
 
 impl Governor {
@@ -169,7 +197,8 @@ impl Governor {
             windows: true,
             costs: None,
             balance: 0.0,
-            advance: 0.0,
+            start: 0.0,
+            lent: 0.0,
             intervals: 0,
             job_rate: 0.0,
             fixed_rate: 0.0,
@@ -177,6 +206,7 @@ impl Governor {
             calls_rate: 0.0,
             all_calls_rate: 0.0,
             calls: CallRoom::ALL,
+            cramped: false,
             known: BTreeMap::new(),
             recent: VecDeque::new(),
             next_at: KtimeNs(0),
@@ -209,9 +239,10 @@ impl Governor {
         self.outside_s = costs.outside_ns as f64 / 1e9;
     }
 
-    /// What the calibration itself took from us.
-    pub fn own(&mut self, ns: u64) {
-        self.totals.own_ns += ns;
+    /// What all our processes took until the watch began.
+    pub fn started(&mut self, ns: u64) {
+        self.totals.start_ns += ns;
+        self.start += ns as f64;
         self.balance -= ns as f64;
     }
 
@@ -226,7 +257,7 @@ impl Governor {
         }
         self.totals.job_ns += load.job_cpu_ns;
         self.totals.probes_ns += load.probes_ns;
-        self.totals.own_ns += load.own_ns;
+        self.totals.own_ns = (self.totals.own_ns + load.own_ns).saturating_add_signed(load.once_ns);
         let fixed = (load.probes_ns + load.own_ns) as f64;
         // The first interval holds what is done once: it counts as spent, but says nothing of what follows.
         let mix = if self.intervals > 1 {
@@ -242,13 +273,15 @@ impl Governor {
         ] {
             *mean += mix * (now / load.seconds - *mean);
         }
-        let earned = self.budget * load.job_cpu_ns as f64 - fixed;
+        let once = load.once_ns as f64;
+        self.start += once;
+        let earned = self.budget * load.job_cpu_ns as f64 - fixed - once;
+        let a_second = self.budget * self.job_rate.max(1e9);
         if self.intervals == 0 {
-            self.advance = self.budget * self.job_rate.max(1e9) * ADVANCE_S;
-            self.balance += self.advance;
+            self.lent = a_second * LENT_S;
         }
-        let most = self.budget * self.job_rate.max(1e9) * SAVED_S;
-        self.balance = (self.balance + earned).clamp(-most, most);
+        // What is owed stays owed, however much that is.
+        self.balance = (self.balance + earned).min(a_second * SAVED_S);
         self.intervals += 1;
         if self.intervals > 1 {
             self.room_for_calls(load);
@@ -280,15 +313,34 @@ impl Governor {
         self.calls = if self.job_rate < BUSY_CPUS * 1e9 {
             CallRoom::ALL
         } else {
-            let overspent = (self.advance - self.balance).max(0.0);
-            CallRoom::of(&CallCosts {
-                budget: self.budget * self.job_rate,
-                rest: self.fixed_rate - self.calls_rate,
-                overspent,
-                all,
-                some: load.hidden_calls.map(|part| part * all),
-            })
+            let owed = (-self.balance).max(0.0);
+            let of_start = owed.min(self.start);
+            let room = |repaid| {
+                CallRoom::of(&CallCosts {
+                    budget: self.budget * self.job_rate,
+                    rest: self.fixed_rate - self.calls_rate,
+                    repaid,
+                    all,
+                    some: load.hidden_calls.map(|part| part * all),
+                })
+            };
+            let repaid = (owed - of_start) / REPAID_S;
+            self.cramped = room(repaid).share < 1.0;
+            let of_start = if of_start > 0.0 { self.start } else { 0.0 };
+            room(repaid + of_start / START_REPAID_S)
         };
+        self.cramped &= self.calls.share < 1.0;
+    }
+
+    /// What a window may take now, nanoseconds.
+    fn saved(&self) -> f64 {
+        let earned = self.balance - self.budget * self.job_rate * KEPT_S;
+        if self.totals.windows < LENT_WINDOWS {
+            // As if the start had cost nothing.
+            let lent = self.lent + (self.balance + self.start).min(0.0);
+            return earned.max(lent);
+        }
+        earned
     }
 
     /// Nanoseconds a second that are left for windows.
@@ -345,7 +397,7 @@ impl Governor {
         if every(plain) > STACKS_WITHIN_S {
             shed.push(Shed::Stacks);
         }
-        if every(plain) > WINDOWS_WITHIN_S || self.calls.share < 1.0 {
+        if every(plain) > WINDOWS_WITHIN_S || self.cramped {
             shed.push(Shed::Windows);
         }
         shed
@@ -380,10 +432,13 @@ impl Governor {
         };
         let costs = costs.where_hits_are(known.map_or(1.0, |known| known.slower));
         let limit = self.thread_limit();
+        let spent = self.spent_on(chosen.pid, now);
+        let planned = if first { PLANNED_FIRST } else { PLANNED };
         let room = Room {
             thread_limit: limit,
-            thread_left: PLANNED * limit - self.spent_on(chosen.pid, now),
-            saved: self.balance,
+            thread_most: limit - spent,
+            thread_left: planned * limit - spent,
+            saved: self.saved(),
             outside_s: self.outside_s,
             beside: self.own_ns.max(if first { OWN_FIRST_NS } else { 0.0 }),
         };
@@ -410,10 +465,13 @@ impl Governor {
             .then(|| self.fit(&costs, chosen, known, true, now))
             .flatten()
             .or_else(|| self.fit(&costs, chosen, known, false, now))?;
-        // Never in step with the job: anything between half and one and a half of it.
+        // Never in step with the job: anything between half and one and a half of it, and then anywhere between two decisions.
         let jitter = 0.5 + (random % 1_000) as f64 / 1_000.0;
         self.next_at = KtimeNs(now.0 + (SPACING_NS * jitter) as u64);
-        Some(plan)
+        Some(Plan {
+            delay_us: (random / 1_000 % DELAY_US) as u32,
+            ..plan
+        })
     }
 
     /// Processes take turns by the CPU time that their allocators take.

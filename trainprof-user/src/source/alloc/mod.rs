@@ -17,7 +17,7 @@ use self::{
     pending::PendingSites,
     window::{Candidate, Costs, Plan},
 };
-use super::places::Places;
+use super::{gpu::CallsSeen, jitter::Jitter, places::Places};
 use crate::{
     kernel::{
         AllocProbes,
@@ -32,6 +32,11 @@ use crate::{
 
 /// Probes that a window takes of an allocator that is not known yet.
 const SITES_UNKNOWN: u32 = 5;
+/// What probes at the beginning of a call, emulated and single-stepped, and at its return cost where that is not measured: as docs/BENCHMARKS.md
+/// has them, our own programs not counted.
+const TRAPS_NS: [f64; 3] = [500.0, 9_000.0, 500.0];
+/// What was spent is told at least once in so many intervals.
+const TOLD_EVERY: u32 = 10;
 /// A window of which nothing was heard for so long is given up.
 const LOST_AFTER_NS: u64 = 10_000_000_000;
 
@@ -75,7 +80,7 @@ struct Process {
     cpu_ns: u64,
     cpus: f64,
     sites: Option<u32>,
-    stepped: bool,
+    stepped: u32,
     /// Its allocator cannot be probed.
     out: bool,
 }
@@ -86,8 +91,9 @@ pub struct CostSoFar {
     /// Run time of the probes, counted by the kernel or estimated, and of this that of those on system calls.
     pub probes_ns: u64,
     pub calls_ns: u64,
-    /// CPU time of this program, without what windows took.
+    /// CPU time of ours, but for the process that opens windows; and of that one, with what windows took.
     pub own_ns: u64,
+    pub windows_ns: u64,
     /// What counting all calls takes, nanoseconds a second; `None`: not known.
     pub all_calls_rate: Option<f64>,
     /// What calls take while only some are counted, as a part (0–1) of that; `None`: nearly as much.
@@ -113,19 +119,21 @@ pub struct Allocs {
     processes_of: BTreeMap<u32, u32>,
     told_at: KtimeNs,
     sites: PendingSites,
-    /// CPU nanoseconds of this program, and run time of the probes, when the governor was told last.
-    cost: (u64, u64),
-    calls_ns: u64,
+    /// What the governor was told last.
+    told: CostSoFar,
+    /// Of the process that opens windows: what windows told since then that they took.
+    in_windows_ns: u64,
     samples: u64,
-    random: u64,
-    /// What is given up; `None`: that was not told yet.
+    random: Jitter,
+    /// What is given up; `None`: that was not told yet. And how many intervals ago.
     shed: Option<Vec<&'static str>>,
+    untold: u32,
     failed: BTreeSet<String>,
 }
 
 impl Allocs {
-    /// `budget`: share (0–1) of the job's CPU time. `own_ns`: CPU time of ours that getting here took. `seed`: any number that differs from watch to watch.
-    pub fn new(mode: Mode, budget: f64, own_ns: u64, seed: u64) -> Self {
+    /// `budget`: share (0–1) of the job's CPU time. `seed`: any number that differs from watch to watch.
+    pub fn new(mode: Mode, budget: f64, seed: u64) -> Self {
         Self {
             mode,
             governor: match mode {
@@ -143,18 +151,21 @@ impl Allocs {
             processes_of: BTreeMap::new(),
             told_at: KtimeNs(0),
             sites: PendingSites::default(),
-            cost: (own_ns, 0),
-            calls_ns: 0,
+            told: CostSoFar::default(),
+            in_windows_ns: 0,
             samples: 0,
-            random: seed | 1,
+            random: Jitter::new(seed),
             shed: None,
+            untold: 0,
             failed: BTreeSet::new(),
         }
     }
 
-    /// So many more CPU nanoseconds of this program had been used before the watch began.
-    pub fn took_before(&mut self, ns: u64) {
-        self.cost.0 += ns;
+    /// The watch begins: until now this CPU time was used, nanoseconds, by the process that opens windows, and by all others of ours.
+    pub fn begins(&mut self, windows_ns: u64, own_ns: u64) {
+        self.told.own_ns = own_ns;
+        self.told.windows_ns = windows_ns;
+        self.governor.started(windows_ns + own_ns);
     }
 
     /// Part (0–1) of the time in which there is room to count all system calls.
@@ -170,6 +181,20 @@ impl Allocs {
     /// What counting all system calls takes of the job's CPU time, as a part of what is left.
     pub fn slowed_by_counting(&self) -> f64 {
         self.governor.slowed_by_counting()
+    }
+
+    /// What the traps took by which calls of the GPU's runtime are watched, without the programs that they lead to, nanoseconds.
+    pub fn traps_ns(&self, calls: CallsSeen) -> u64 {
+        let [emulated, stepped, returns] = match &self.calibration {
+            Some(c) => [
+                c.emulated_ns - c.run_ns,
+                c.stepped_ns - c.run_ns,
+                c.return_ns,
+            ],
+            None => TRAPS_NS,
+        };
+        let entries = calls.emulated as f64 * emulated + calls.stepped as f64 * stepped;
+        (entries + (calls.emulated + calls.stepped) as f64 * returns).max(0.0) as u64
     }
 
     /// Whether clock samples are given up.
@@ -250,24 +275,34 @@ impl Allocs {
                 process.cpus += 0.5 * (ns as f64 / 1e9 / seconds - process.cpus);
             }
         }
+        let once_ns = self.beside_windows(cost.windows_ns);
         self.governor.interval(&Load {
             seconds,
             job_cpu_ns: used.values().sum(),
-            probes_ns: cost.probes_ns.saturating_sub(self.cost.1),
-            own_ns: cost.own_ns.saturating_sub(self.cost.0),
+            probes_ns: cost.probes_ns.saturating_sub(self.told.probes_ns),
+            own_ns: cost.own_ns.saturating_sub(self.told.own_ns),
+            once_ns,
             samples: std::mem::take(&mut self.samples),
-            calls_ns: cost.calls_ns.saturating_sub(self.calls_ns),
+            calls_ns: cost.calls_ns.saturating_sub(self.told.calls_ns),
             all_calls_rate: cost.all_calls_rate,
             hidden_calls: cost.hidden_calls,
         });
-        self.cost = (cost.own_ns, cost.probes_ns);
-        self.calls_ns = cost.calls_ns;
+        self.told = *cost;
         let shed = self.governor.shed().iter();
         let shed = Some(shed.map(|shed| shed.name()).collect());
-        if shed != self.shed {
+        self.untold += 1;
+        if shed != self.shed || self.untold >= TOLD_EVERY {
             self.shed = shed;
+            self.untold = 0;
             out.push(self.fact(interval.to));
         }
+    }
+
+    /// What the process that opens windows took since the governor was told last, beside windows: loading programs and calibrating.
+    /// Each window tells what it took when it is over; what was told of one under way is then taken back.
+    fn beside_windows(&mut self, windows_ns: u64) -> i64 {
+        let took = windows_ns.saturating_sub(self.told.windows_ns) as i64;
+        took - std::mem::take(&mut self.in_windows_ns) as i64
     }
 
     fn fact(&self, at: KtimeNs) -> Record {
@@ -342,18 +377,15 @@ impl Allocs {
                 stepped: process.stepped,
             })
             .collect();
-        // A generator that is good enough for jitter (Knuth, MMIX).
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let Some(plan) = self.governor.decide(now, &candidates, self.random >> 33) else {
+        let random = self.random.number();
+        let Some(plan) = self.governor.decide(now, &candidates, random) else {
             return;
         };
         self.windows += 1;
         let order = WindowOrder {
             number: self.windows,
             pid: plan.pid,
+            delay_us: plan.delay_us,
             length_us: plan.length_us,
             max_calls: plan.max_calls,
             stack_every: plan.stack_every,
@@ -390,7 +422,7 @@ impl Allocs {
             } => {
                 let process = self.processes.entry(pid).or_default();
                 process.sites = Some(functions.len().max(1) as u32);
-                process.stepped = functions.first().is_some_and(|(_, steps)| *steps);
+                process.stepped = functions.iter().filter(|(_, steps)| *steps).count() as u32;
                 out.push(Record::Allocator(AllocatorFact {
                     pid,
                     library,
@@ -453,7 +485,6 @@ impl Allocs {
             outside_ns: 2 * calibration.attach_ns,
             own_ns: calibration.own_cpu_ns,
         });
-        self.governor.own(calibration.own_cpu_ns * 4);
         self.calibration = Some(calibration);
         out.push(Record::AllocCalibration(AllocCalibrationFact {
             emulated_ns: calibration.emulated_ns,

@@ -7,7 +7,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// What is told of a job on two CPUs beside which counting all calls takes a quarter of one, and samples of the clock are many.
 fn told(mode: Mode) -> Vec<GovernorFact> {
-    let mut allocs = Allocs::new(mode, 0.01, 0, 1);
+    let mut allocs = Allocs::new(mode, 0.01, 1);
     let alive = BTreeMap::from([(7, 7)]);
     let mut out = Vec::new();
     for second in 1..=20_u64 {
@@ -26,6 +26,7 @@ fn told(mode: Mode) -> Vec<GovernorFact> {
             probes_ns: second * SECOND / 4,
             calls_ns: second * SECOND / 4,
             own_ns: 0,
+            windows_ns: 0,
             all_calls_rate: Some(SECOND as f64 / 4.0),
             hidden_calls: None,
         };
@@ -50,4 +51,37 @@ fn what_is_given_up_and_what_is_spent_is_told_whatever_becomes_of_windows() {
         assert_eq!((last.budget, last.job_ns), (0.01, 40 * SECOND), "{mode:?}");
         assert_eq!(last.probes_ns, 5 * SECOND, "{mode:?}");
     }
+}
+
+#[test]
+fn what_a_window_takes_is_told_once() {
+    let mut allocs = Allocs::new(Mode::Auto, 0.01, 1);
+    allocs.begins(100, 50);
+    assert_eq!(allocs.governor.totals.start_ns, 150);
+    // One is under way; when it is over, it tells all that it took.
+    assert_eq!(allocs.beside_windows(105), 5);
+    allocs.told.windows_ns = 105;
+    allocs.in_windows_ns = 8;
+    assert_eq!(allocs.beside_windows(108), -5);
+    allocs.told.windows_ns = 108;
+    assert_eq!(allocs.beside_windows(120), 12, "calibrating, say");
+}
+
+#[test]
+fn traps_of_gpu_calls_cost_beside_the_programs() {
+    let mut allocs = Allocs::new(Mode::Auto, 0.01, 1);
+    let calls = CallsSeen {
+        emulated: 10,
+        stepped: 1,
+    };
+    assert_eq!(allocs.traps_ns(CallsSeen::default()), 0);
+    assert_eq!(allocs.traps_ns(calls), 10 * 1_000 + 9_500);
+    allocs.calibration = Some(Calibration {
+        emulated_ns: 700.0,
+        stepped_ns: 9_200.0,
+        return_ns: 400.0,
+        run_ns: 200.0,
+        ..Calibration::default()
+    });
+    assert_eq!(allocs.traps_ns(calls), 10 * 900 + 9_400);
 }

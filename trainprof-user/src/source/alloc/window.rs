@@ -5,6 +5,8 @@ const LENGTHS_US: [u32; 9] = [
     200_000, 100_000, 50_000, 20_000, 10_000, 5_000, 2_000, 1_000, 500,
 ];
 const ENOUGH_CALLS: f64 = 20_000.0;
+/// A thread may call so many times as often as it did when probes go in and are taken away: then nothing caps its calls.
+const JUMP: f64 = 10.0;
 /// Share of what may be added to a thread in ten seconds that one window's pauses may take.
 const PAUSE_SHARE: f64 = 0.3;
 /// Below this a window is short, microseconds.
@@ -82,9 +84,9 @@ pub struct Candidate {
     /// Clock samples of it, and how many of them were in its allocator.
     pub samples: u64,
     pub in_allocator: u64,
-    /// Probes that a window takes, as far as they are known.
+    /// Probes that a window takes, as far as they are known, and how many of them the kernel single-steps.
     pub sites: u32,
-    pub stepped: bool,
+    pub stepped: u32,
 }
 
 impl Candidate {
@@ -110,7 +112,10 @@ impl Candidate {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
     pub pid: u32,
+    /// How long it waits before it opens.
+    pub delay_us: u32,
     pub length_us: u32,
+    /// Calls of one function by one thread after which it closes.
     pub max_calls: u64,
     pub stack_every: u32,
     pub paired: bool,
@@ -154,8 +159,9 @@ pub struct Spent {
 /// What limits a window, nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// What may be added to one thread in ten seconds, and what is left of it to be planned.
+    /// What may be added to one thread in ten seconds, what is left of it, and what is left of it to be planned.
     pub thread_limit: f64,
+    pub thread_most: f64,
     pub thread_left: f64,
     /// What was saved up.
     pub saved: f64,
@@ -184,7 +190,8 @@ pub fn longest(costs: &Costs, chosen: &Candidate, wish: &Wish, room: &Room) -> O
         paired,
         stacks,
     } = *wish;
-    let entry = if chosen.stepped {
+    // Which of its functions a process calls most is not known: any may be one that is single-stepped.
+    let dearest = if chosen.stepped > 0 {
         costs.stepped_ns
     } else {
         costs.emulated_ns
@@ -199,11 +206,16 @@ pub fn longest(costs: &Costs, chosen: &Candidate, wish: &Wish, room: &Room) -> O
         chosen.sites.min(pauses as u32).max(1)
     };
     for max_sites in (1..=most).rev() {
-        let (call_ns, sites, returns) = if paired {
+        // What a call costs, and one of each function: calls are capped by thread and function.
+        let (call_ns, each_ns, sites, returns) = if paired {
             // Each allocation is seen to begin and to return, and its release.
-            (2.0 * entry + costs.return_ns, 2, 1)
+            let both = 2.0 * dearest + costs.return_ns;
+            (both, both, 2, 1)
         } else {
-            (entry + stack, max_sites, 0)
+            let stepped = f64::from(chosen.stepped.min(max_sites));
+            let all = f64::from(max_sites);
+            let entries = stepped * costs.stepped_ns + (all - stepped) * costs.emulated_ns;
+            (dearest + stack, entries + all * stack, max_sites, 0)
         };
         let pause = (costs.pause_ns * u64::from(sites)) as f64;
         let own = costs.takes_of_us(sites + returns, room.beside);
@@ -213,6 +225,7 @@ pub fn longest(costs: &Costs, chosen: &Candidate, wish: &Wish, room: &Room) -> O
         let probes = sites + returns;
         let outside = room.outside_s * 1e9 * share * f64::from(probes)
             + costs.traps_left_ns(probes) * lingering;
+        let outside_most = outside_most(costs, rate, call_ns, probes, room.outside_s * 1e9);
         for (n, &length_us) in LENGTHS_US.iter().enumerate() {
             // The first window of a process is to learn what the others will cost.
             if first && length_us > SHORT_US {
@@ -229,17 +242,28 @@ pub fn longest(costs: &Costs, chosen: &Candidate, wish: &Wish, room: &Room) -> O
                 continue;
             }
             let thread = f64::from(length_us) * 1e3 * share + outside + pause;
-            // The process may make more calls than it did: then the window ends before either limit is reached.
-            let left = room.thread_left.min((room.saved - own) / threads);
+            let saved = (room.saved - own) / threads;
+            let left = room.thread_left.min(saved);
             if thread > left {
                 continue;
             }
-            let max_calls = ((left - pause - outside) / call_ns) as u64;
+            // The process may make more calls than it did: then the window ends before either limit is reached. Where it is
+            // short enough, no thread can make too many.
+            let most = room.thread_most.min(saved);
+            let counted = (left - pause - outside).min(most - pause - outside_most);
+            let length_ns = f64::from(length_us) * 1e3;
+            let call_least_ns = if length_ns <= counted {
+                costs.emulated_ns.max(1.0)
+            } else {
+                each_ns
+            };
+            let max_calls = (counted / call_least_ns) as u64;
             if max_calls < TOO_FEW_CALLS {
                 continue;
             }
             return Some(Plan {
                 pid: chosen.pid,
+                delay_us: 0,
                 length_us,
                 max_calls,
                 stack_every: if stacks && !paired { STACK_EVERY } else { 0 },
@@ -249,6 +273,14 @@ pub fn longest(costs: &Costs, chosen: &Candidate, wish: &Wish, room: &Room) -> O
         }
     }
     None
+}
+
+/// What hits outside a window may add to a thread of which `rate` was known: the busiest function's probe goes in last and is taken
+/// away first, and while that one goes in the thread may do nothing else.
+fn outside_most(costs: &Costs, rate: Option<f64>, call_ns: f64, probes: u32, each_ns: f64) -> f64 {
+    let rate = rate.unwrap_or(UNKNOWN_RATE);
+    let others = each_ns * f64::from(probes.saturating_sub(1));
+    each_ns + (others + costs.traps_left_ns(probes)) * slowed(JUMP * rate, call_ns)
 }
 
 /// What is expected once `seen` was seen: a host that was slow once may be so again, so that is believed at once, and its

@@ -1,20 +1,20 @@
 //! Our processes beside this one: what they cost, and what the one that has the kernel count tells.
 
-use std::io;
+use std::{io, time::Duration};
 
 use super::Live;
 use crate::{
     gpu,
     kernel::{AllocProbes, CallProbes, StatsSwitch},
-    record::Record,
+    record::{Record, fact::StartCost},
     source::own,
 };
 
 /// CPU time of our processes beside this one since they began, nanoseconds.
 pub struct HelpersNs {
-    /// Of the one that opens windows: each window tells what it took of it.
-    windows: u64,
-    others: u64,
+    /// Of the one that opens windows, and calibrates.
+    pub windows: u64,
+    pub others: u64,
 }
 
 impl HelpersNs {
@@ -24,15 +24,26 @@ impl HelpersNs {
 }
 
 impl Live {
-    /// Listens to this driver too, and has the kernel count through this switch.
+    /// Listens to this driver too, and has the kernel count through this switch. The watch begins: what all of us took until now is
+    /// the start's.
     pub fn set_helpers(&mut self, driver: gpu::Driver, switch: io::Result<StatsSwitch>) {
         self.gpus.set_driver(driver);
         match switch {
             Ok(switch) => self.switch = Some(switch),
             Err(error) => self.cannot_count(&error),
         }
-        let switch_ns = self.switch.as_ref().map_or(0, StatsSwitch::cpu_ns);
-        self.allocs.took_before(self.gpus.cpu_ns() + switch_ns);
+        let helpers = self.helpers_ns();
+        let own_ns = own::usage().0 + helpers.others;
+        self.allocs.begins(helpers.windows, own_ns);
+        self.out.push(Record::StartCost(StartCost {
+            at: own::now(),
+            own_ns: own_ns + helpers.windows,
+        }));
+    }
+
+    /// For how long counting waits, `most` at most, so that it sees another part of the job's step each time.
+    pub fn counting_waits(&mut self, most: Duration) -> Duration {
+        self.counting.up_to(most)
     }
 
     /// Begins a window in which the kernel counts our probes' run time. False: it does not.
@@ -76,11 +87,6 @@ impl Live {
             windows: self.probes.alloc.as_mut().map_or(0, AllocProbes::cpu_ns),
             others: switch + calls + self.gpus.cpu_ns(),
         }
-    }
-
-    /// CPU time of ours without what windows took, nanoseconds.
-    pub(super) fn own_ns(&mut self) -> u64 {
-        own::usage().0 + self.helpers_ns().others
     }
 
     /// The kernel does not count our probes' run time, and is not asked again.

@@ -81,10 +81,13 @@ impl Live {
         let untimed_ns = self.entries.take_hidden();
         let all_calls_rate = self.learn_of_calls(&interval, untimed_ns);
         let (probes_ns, calls_ns) = self.cost.spent(&self.estimate);
+        let helpers = self.helpers_ns();
         let cost = CostSoFar {
-            probes_ns,
+            // The kernel counts what our programs take of a call, and not the trap that leads to them.
+            probes_ns: probes_ns + self.allocs.traps_ns(self.gpus.calls()),
             calls_ns,
-            own_ns: self.own_ns(),
+            own_ns: own::usage().0 + helpers.others,
+            windows_ns: helpers.windows,
             all_calls_rate,
             hidden_calls: self.some_calls.cost(),
         };

@@ -37,7 +37,8 @@ fn write_all(text: &mut String, rounds: &[Round], args: &[String]) -> std::fmt::
     writeln!(
         text,
         "One thread calls malloc at a rate that rises in steps, bare and under `trainprof attach PID` in turn. Told by trainprof: \
-        windows, hits, and what windows cost (hits by calibration, pauses, its own CPU time) of the job's CPU time in that step. \
+        windows, hits, what windows cost (hits by calibration, pauses, its own CPU time) of the job's CPU time in that step, and \
+        what all of it cost from trainprof's start until then. \
         Measured by the job itself: by how much its calls took longer than usual together with the time in which it neither ran \
         nor waited for a CPU, of the step and of the worst ten seconds that end in it; and how much more CPU time it took for \
         its work than in the bare run of the round. Median [least, greatest] of {} rounds. Reproduce with `{command}`.\n",
@@ -59,10 +60,10 @@ fn write_all(text: &mut String, rounds: &[Round], args: &[String]) -> std::fmt::
 fn table(text: &mut String, rounds: &[Round]) -> std::fmt::Result {
     writeln!(
         text,
-        "| malloc a second | made | windows | hits | windows cost, told, % | added, measured, % | worst 10 s, measured, % | \
+        "| malloc a second | made | windows | hits | windows cost, told, % | all until then, told, % | added, measured, % | worst 10 s, measured, % | \
         the same, bare, % | CPU per work, % |"
     )?;
-    writeln!(text, "|---|---|---|---|---|---|---|---|---|")?;
+    writeln!(text, "|---|---|---|---|---|---|---|---|---|---|")?;
     let steps = rounds
         .iter()
         .map(|r| r.watched.steps.len().min(r.bare.steps.len()));
@@ -73,7 +74,7 @@ fn table(text: &mut String, rounds: &[Round]) -> std::fmt::Result {
         let Some(first) = rounds.first() else { break };
         writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             rate(first.watched.steps[n].rate),
             Spread::show(of(&|_, step| Some(step.calls / step.seconds())), 0),
             Spread::show(
@@ -85,6 +86,7 @@ fn table(text: &mut String, rounds: &[Round]) -> std::fmt::Result {
                 0
             ),
             Spread::show(of(&|r, step| Some(100.0 * r.facts.windows_share(step))), 2),
+            Spread::show(of(&|r, step| Some(100.0 * r.facts.spent_until(step)?)), 2),
             Spread::show(of(&|_, step| Some(100.0 * step.added())), 2),
             Spread::show(of(&|r, step| Some(100.0 * r.watched.worst_in(step)?)), 2),
             Spread::show(

@@ -159,6 +159,8 @@ pub struct State {
 pub struct Facts {
     pub windows: Vec<Window>,
     pub states: Vec<State>,
+    /// CPU time of trainprof until the watch began.
+    pub start_ns: f64,
 }
 
 impl Facts {
@@ -186,6 +188,8 @@ impl Facts {
                     pause_ns: of(window, "pause_ns")?,
                     own_ns: of(window, "own_ns")?,
                 });
+            } else if let Some(start) = value.get("start") {
+                facts.start_ns = of(start, "own_ns")?;
             } else if let Some(state) = value.get("governor") {
                 facts.states.push(State {
                     at_ns: at(state, "at")?,
@@ -214,14 +218,14 @@ impl Facts {
         ns / 1e9 / step.cpu_s
     }
 
-    /// What watching had cost when the step ended, since its beginning, as a share of the job's CPU time.
+    /// What watching had cost when the step ended, its start with it, as a share of the job's CPU time since then.
     pub fn spent_until(&self, step: &Step) -> Option<f64> {
         let state = self
             .states
             .iter()
             .rev()
             .find(|state| state.at_ns <= step.to_ns)?;
-        (state.job_ns > 0.0).then(|| state.spent_ns / state.job_ns)
+        (state.job_ns > 0.0).then(|| (self.start_ns + state.spent_ns) / state.job_ns)
     }
 }
 
@@ -282,6 +286,9 @@ pub mod tests {
         assert_eq!(facts.windows_in(&course.steps[1]).count(), 1);
         assert!((facts.windows_share(&course.steps[1]) - 0.002).abs() < 1e-9);
         assert_eq!(facts.spent_until(&course.steps[0]), Some(0.001));
+        let start = r#"{"start":{"at":1,"own_ns":90000000}}"#;
+        let facts = Facts::of(&format!("{start}\n{LINES}")).unwrap();
+        assert_eq!(facts.spent_until(&course.steps[0]), Some(0.011));
         assert_eq!(Facts::default().spent_until(&course.steps[0]), None);
         assert!(Facts::of("nonsense").is_err());
     }
