@@ -7,7 +7,7 @@ use crate::{
     doctor::{Check, Diagnosis, Status},
     kernel::{
         btf::{KernelTypes, VMLINUX},
-        plan::{CATALOGUE, Decision, decide, tracepoints},
+        plan::{CATALOGUE, Decision, decide, tracepoints, untold},
     },
 };
 
@@ -53,6 +53,9 @@ fn probe_checks() -> Vec<Check> {
             Status::Warning
         };
         checks.push(Check::ok("probe", found, probe.gives).incurably(status));
+    }
+    if let Some((what, why)) = untold(&types.offsets) {
+        checks.push(Check::ok("files", why, what).incurably(Status::Warning));
     }
     if checks.is_empty() {
         let found = format!("all {} can attach", CATALOGUE.len());
