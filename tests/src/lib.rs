@@ -20,7 +20,7 @@ pub mod workload;
 
 pub use check::Checks;
 pub use fixture::Data;
-pub use observe::{Observed, observe, observe_with};
+pub use observe::{Observed, observe, observe_in, observe_with};
 pub use product::{Finished, Watch};
 pub use report::Report;
 pub use workload::Workload;

@@ -25,14 +25,24 @@ pub fn observe(name: &str, args: &[OsString]) -> Observed {
 }
 
 /// Watches a workload that waits at its start gate. Every directory of the job is in the report.
-pub fn observe_with(mut workload: Workload, pid: i32, extra: &[OsString]) -> Observed {
+pub fn observe_with(workload: Workload, pid: i32, extra: &[OsString]) -> Observed {
+    observe_in(workload, pid, extra, &[])
+}
+
+/// The same with more in the environment of `trainprof`.
+pub fn observe_in(
+    mut workload: Workload,
+    pid: i32,
+    extra: &[OsString],
+    env: &[(&str, &str)],
+) -> Observed {
     let mut options = vec![OsString::from("--top"), "1000".into()];
     // Counts are exact where the budget has room for counting.
     if !extra.iter().any(|option| option == "--overhead-budget") {
         options.extend(["--overhead-budget".into(), "100%".into()]);
     }
     options.extend_from_slice(extra);
-    let watch = Watch::attach(pid, &options);
+    let watch = Watch::attach_in(pid, &options, env);
     let attach_time = watch.attach_time;
     workload.go();
     workload.wait_done();

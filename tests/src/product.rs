@@ -130,9 +130,14 @@ fn report_folder() -> TempDir {
 impl Watch {
     /// Attaches and returns once every probe is live.
     pub fn attach(pid: i32, extra: &[OsString]) -> Self {
+        Self::attach_in(pid, extra, &[])
+    }
+
+    /// The same with more in its environment.
+    pub fn attach_in(pid: i32, extra: &[OsString], env: &[(&str, &str)]) -> Self {
         let mut args = vec![OsString::from("attach"), pid.to_string().into()];
         args.extend_from_slice(extra);
-        let mut watch = Self::spawn(args, &[]);
+        let mut watch = Self::spawn(args, env);
         watch.wait_watching();
         watch
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use trainprof_tests::cgroup::{Group, disk_of};
-use trainprof_tests::env::{root_test, skip};
+use trainprof_tests::env::{in_vm, root_test, skip};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
 use trainprof_tests::{Checks, Data, Observed, Workload, observe_with};
@@ -68,6 +68,48 @@ fn check_wait(seen: &Observed, kind: &str, folder: &std::path::Path, truth: f64)
     checks.done();
 }
 
+/// A disk's answer is an interrupt, or comes by a thread of the kernel: no thread of the host did it on purpose.
+fn check_wakers(seen: &Observed) {
+    let pid = u64_at(&seen.truth, "/pid");
+    let row = seen.report.thread(pid).expect("its thread");
+    let mut checks = Checks::new();
+    let mut of_all = 0.0;
+    for wait in row["waits"].as_array().expect("waits") {
+        if wait["kind"] != "file" {
+            continue;
+        }
+        let kind = &wait["waker"]["kind"];
+        let seconds = f64_at(wait, "/seconds");
+        of_all += seconds;
+        checks.that(
+            kind == "interrupt" || kind == "kernel" || seconds < 0.01,
+            || format!("{seconds} s were ended by {}", wait["waker"]),
+        );
+    }
+    checks.that(of_all > 2.0, || format!("waits of {of_all} s only"));
+    checks.done();
+}
+
+/// Within the width of a bucket, which is stated, and what two clocks may differ by.
+fn check_latencies(seen: &Observed) {
+    if in_vm() {
+        return;
+    }
+    let truth = &seen.truth["read_us"];
+    let mut checks = Checks::new();
+    checks.that(u64_at(truth, "/count") > 50, || format!("{truth}"));
+    for quantile in ["p50", "p95", "p99"] {
+        let (is, says) = (
+            f64_at(truth, &format!("/{quantile}")),
+            seen.report.f64(&format!("/io/latency_us/read/{quantile}")),
+        );
+        checks.that((says / is - 1.0).abs() <= 0.125 + 0.02, || {
+            format!("{quantile}: truth {is:.0} us, report {says:.0} us")
+        });
+    }
+    checks.done();
+}
+
 #[test]
 fn waits_for_reads_are_as_long_as_they_were() {
     let name = "waits_for_reads_are_as_long_as_they_were";
@@ -83,6 +125,8 @@ fn waits_for_reads_are_as_long_as_they_were() {
         eprintln!("files {option}");
         let truth = f64_at(&seen.truth, "/total/read/seconds");
         check_wait(&seen, "file", &folder, truth);
+        check_wakers(&seen);
+        check_latencies(&seen);
     }
 }
 

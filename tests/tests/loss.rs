@@ -3,10 +3,12 @@
 use std::{thread::sleep, time::Duration};
 
 use trainprof_tests::{
-    Checks, Finished, Watch, Workload,
+    Checks, Data, Finished, Observed, Watch, Workload,
     env::{left_out_in_vm, root_test},
+    observe_in,
     product::trainprof,
     report::u64_at,
+    workload::os,
 };
 
 /// Threads that are followed at once (`Limits::for_this_host`).
@@ -83,4 +85,142 @@ fn events_that_nobody_fetches_in_time_are_counted() {
         format!("nothing lost: {}", ended.report().at("/coverage"))
     });
     checks.done();
+}
+
+/// A loss that is brought about by taking room or a member away: see `trainprof-user/src/kernel/taken.rs`.
+struct Lack {
+    reason: &'static str,
+    variable: &'static str,
+    value: &'static str,
+    workload: &'static str,
+    options: &'static [&'static str],
+    /// What is true, and where the report tells it: no more than that.
+    most: &'static [(&'static str, &'static str)],
+}
+
+const OPENS: &[(&str, &str)] = &[
+    ("/total/open/count", "/io/operations/open/count"),
+    ("/total/read/bytes", "/io/operations/read/bytes"),
+    ("/total/close/count", "/io/operations/close/count"),
+    ("/total/stat/count", "/io/operations/stat/count"),
+];
+
+const LACKS: &[Lack] = &[
+    Lack {
+        reason: "op-cells-full",
+        variable: "TRAINPROF_ROOM",
+        value: "OPS_A=1,OPS_B=1",
+        workload: "files",
+        options: &["-e", "-t", "4", "-r", "3"],
+        most: OPENS,
+    },
+    Lack {
+        reason: "wait-cells-full",
+        variable: "TRAINPROF_ROOM",
+        value: "WAITS_A=1,WAITS_B=1",
+        workload: "files",
+        options: &["-t", "4", "-p", "20000"],
+        most: OPENS,
+    },
+    Lack {
+        reason: "filesets-full",
+        variable: "TRAINPROF_ROOM",
+        value: "FILESETS=3",
+        workload: "files",
+        options: &["-s"],
+        most: OPENS,
+    },
+    Lack {
+        reason: "touches-full",
+        variable: "TRAINPROF_ROOM",
+        value: "TOUCHES=1",
+        workload: "files",
+        options: &["-t", "4", "-r", "20"],
+        most: OPENS,
+    },
+    Lack {
+        reason: "ended-full",
+        variable: "TRAINPROF_ROOM",
+        value: "ENDED=1",
+        workload: "files",
+        options: &["-t", "8"],
+        most: OPENS,
+    },
+];
+
+#[test]
+fn each_table_that_is_full_is_a_loss_of_its_own() {
+    let Some(_turn) = root_test("each_table_that_is_full_is_a_loss_of_its_own") else {
+        return;
+    };
+    let data = Data::new();
+    let folders: Vec<_> = (0..8)
+        .map(|d| data.files(&format!("d{d}"), 5, "jpg", |i| 700 + 10 * d + i))
+        .collect();
+    for lack in LACKS {
+        eprintln!("{}", lack.reason);
+        let mut args: Vec<std::ffi::OsString> = lack.options.iter().map(Into::into).collect();
+        args.extend(folders.iter().map(|folder| folder.clone().into_os_string()));
+        let workload = Workload::start(lack.workload, &args);
+        check_lack(lack, workload);
+    }
+    // A process whose heap's end is not known: by how much its first brk moved it is lost, not what follows.
+    let unmatched = Lack {
+        reason: "unmatched-exit",
+        variable: "TRAINPROF_WITHOUT",
+        value: "mm_brk",
+        workload: "memcalls",
+        options: &["30"],
+        most: &[
+            ("/calls/brk/count", "/memory/calls/brk/count"),
+            ("/calls/mmap/bytes", "/memory/calls/mmap/bytes"),
+        ],
+    };
+    check_lack(
+        &unmatched,
+        Workload::start(unmatched.workload, unmatched.options),
+    );
+    let ring = Lack {
+        reason: "io-uring-full",
+        variable: "TRAINPROF_ROOM",
+        value: "URING=1",
+        workload: "iouring",
+        options: &["-q8"],
+        most: &[
+            ("/uring/count", "/io/reads"),
+            ("/uring/bytes", "/io/bytes_read"),
+        ],
+    };
+    let large = data.files("ring", 1, "bin", |_| 1_000_000);
+    let args = os(&[&ring.options[0], &large.join("0.bin")]);
+    let Observed { truth, report, .. } = check_lack(&ring, Workload::start(ring.workload, &args));
+    // Only their beginnings are lost: they are counted where they complete.
+    assert_eq!(report.u64("/io/reads"), u64_at(&truth, "/uring/count"));
+}
+
+fn check_lack(lack: &Lack, workload: Workload) -> Observed {
+    let pid = workload.pid();
+    let seen = observe_in(
+        workload,
+        pid,
+        &os(&[&"--gpu", &"off", &"--alloc", &"off"]),
+        &[(lack.variable, lack.value)],
+    );
+    let mut checks = Checks::new();
+    let lost = shown(&mut checks, &seen.finished, lack.reason);
+    checks.that(lost > 0, || {
+        format!(
+            "{}: nothing lost: {}",
+            lack.reason,
+            seen.report.at("/coverage")
+        )
+    });
+    for (truth, reported) in lack.most {
+        let (truth_is, says) = (u64_at(&seen.truth, truth), seen.report.u64(reported));
+        checks.that(says <= truth_is, || {
+            format!("{}: {reported} is {says}, truth {truth_is}", lack.reason)
+        });
+    }
+    checks.done();
+    seen
 }

@@ -1,9 +1,9 @@
 /* Reads every file of the directories given: files TRUTH [-m MODE] [-l] [-e] [-s] [-d] [-c] [-b BYTES]
- * [-r TIMES] [-u SECONDS] [-t THREADS] DIR...
+ * [-r TIMES] [-u SECONDS] [-t THREADS] [-p MICROSECONDS] [-w MICROSECONDS] DIR...
  *   -m  read (default), pread, readv, preadv, preadv2, mix      -l  list each directory (getdents)
  *   -e  fail on purpose: stat and open of a name that is not there  -s  stat and fstat of each file
  *   -d  O_DIRECT   -c  drop each file from the page cache first     -b  bytes per call (default 65536)
- *   -u  goes on until then, -r TIMES at least
+ *   -u  goes on until then, -r TIMES at least   -p  sleeps after each file   -w  computes after each file
  */
 #include "wl.h"
 
@@ -12,6 +12,22 @@ static const char *modes[] = {"read", "pread", "readv", "preadv", "preadv2", "mi
 static enum mode mode = READ;
 static int list, fail, stats, direct, repeat = 1, threads = 1, dirs;
 static double until;
+static long pause_us, work_us;
+/* How long the first calls took, where there is one thread. */
+enum { READS = 1 << 14 };
+static double read_us[READS];
+static int reads;
+static int by_size(const void *a, const void *b)
+{
+    double d = *(const double *)a - *(const double *)b;
+    return (d > 0) - (d < 0);
+}
+/* `percent` of them took no longer than that. */
+static double percentile(int percent) { return read_us[(percent * reads + 99) / 100 - 1]; }
+static struct worker {
+    pid_t tid;
+    double slept;
+} workers[64];
 static size_t block = 65536;
 static char **dir;
 static struct listing *listings;
@@ -57,7 +73,10 @@ static void one_file(struct tally *t, const char *path, char *buffer)
     do {
         a = now_s();
         n = read_once(fd, buffer, at, turn++);
-        t->read.seconds += now_s() - a;
+        double took = now_s() - a;
+        t->read.seconds += took;
+        if (threads == 1 && reads < READS)
+            read_us[reads++] = took * 1e6;
         add(&t->read, n);
         at += n > 0 ? n : 0;
     } while (n > 0);
@@ -67,6 +86,7 @@ static void one_file(struct tally *t, const char *path, char *buffer)
 static void *work(void *arg)
 {
     long me = (long)arg;
+    workers[me].tid = tid_now();
     char *buffer;
     if (posix_memalign((void **)&buffer, 4096, block))
         die("posix_memalign");
@@ -90,8 +110,17 @@ static void *work(void *arg)
                 if (counted_open(t, missing, O_RDONLY) >= 0)
                     die("a file that should not exist");
             }
-            for (int f = 0; f < listings[d].count; f++)
+            for (int f = 0; f < listings[d].count; f++) {
                 one_file(t, listings[d].paths[f], buffer);
+                if (pause_us) {
+                    struct timespec p = {pause_us / 1000000, pause_us % 1000000 * 1000};
+                    double a = now_s();
+                    clock_nanosleep(CLOCK_MONOTONIC, 0, &p, NULL);
+                    workers[me].slept += now_s() - a;
+                }
+                for (double done = now_s() + work_us / 1e6; work_us && now_s() < done;) {
+                }
+            }
         }
     return NULL;
 }
@@ -101,7 +130,7 @@ int main(int argc, char **argv)
     int cold = 0, option;
     const char *truth = argv[1];
     optind = 2;
-    while ((option = getopt(argc, argv, "+m:lesdcb:r:u:t:")) != -1)
+    while ((option = getopt(argc, argv, "+m:lesdcb:r:u:t:p:w:")) != -1)
         switch (option) {
         case 'm':
             for (int m = 0; m <= MIX; m++)
@@ -117,6 +146,8 @@ int main(int argc, char **argv)
         case 'r': repeat = atoi(optarg); break;
         case 'u': until = atof(optarg); break;
         case 't': threads = atoi(optarg); break;
+        case 'p': pause_us = atol(optarg); break;
+        case 'w': work_us = atol(optarg); break;
         default: return 98;
         }
     dir = argv + optind;
@@ -135,6 +166,7 @@ int main(int argc, char **argv)
         }
     }
     gate_begin();
+    double began = now_s();
     until += until > 0 ? now_s() : 0;
     pthread_t other[64];
     for (long t = 1; t < threads; t++)
@@ -142,6 +174,7 @@ int main(int argc, char **argv)
     work(0);
     for (int t = 1; t < threads; t++)
         pthread_join(other[t], NULL);
+    double seconds = now_s() - began;
     gate_end();
 
     struct tally all = {0};
@@ -160,6 +193,28 @@ int main(int argc, char **argv)
         truth_tally(dir[d], &one);
     }
     truth_close('}');
+    truth_num("seconds", seconds);
+    if (reads) {
+        qsort(read_us, reads, sizeof *read_us, by_size);
+        truth_open("read_us", '{');
+        truth_int("count", reads);
+        truth_num("p50", percentile(50));
+        truth_num("p95", percentile(95));
+        truth_num("p99", percentile(99));
+        truth_close('}');
+    }
+    truth_open("threads", '[');
+    for (int i = 0; i < threads; i++) {
+        struct tally one = {0};
+        for (int d = 0; d < dirs; d++)
+            add_tally(&one, &tallies[i * dirs + d]);
+        truth_open(NULL, '{');
+        truth_int("tid", workers[i].tid);
+        truth_num("slept_s", workers[i].slept);
+        truth_tally("io", &one);
+        truth_close('}');
+    }
+    truth_close(']');
     truth_end(truth);
     return 0;
 }

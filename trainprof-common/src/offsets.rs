@@ -45,6 +45,10 @@ macro_rules! offsets {
                 Self { $($field: words.next().unwrap_or(MISSING),)* }
             }
 
+            /// Each offset's name, structure and member there, in the order of the fields.
+            pub const MEMBERS: [(&'static str, &'static str, &'static str); Self::COUNT] =
+                [$((stringify!($field), $type, $path),)*];
+
             /// How many offsets there are.
             pub const COUNT: usize = [$(stringify!($field),)*].len();
         }
@@ -126,6 +130,21 @@ impl Offsets {
         ]
     }
 
+    /// Whether every member is there that leads from a descriptor to what it refers to. Where one is missing no descriptor is
+    /// looked up.
+    pub fn tell_objects(&self) -> bool {
+        let members = [
+            self.task_files,
+            self.files_fdt,
+            self.fdt_max_fds,
+            self.fdt_fd,
+            self.file_inode,
+            self.inode_mode,
+            self.sb_magic,
+        ];
+        self.block_starts().is_some() && members.iter().all(|at| *at != MISSING)
+    }
+
     /// Where the blocks of `file`, `inode` and `dentry` begin; `None` when the members of one lie further
     /// apart than [`BLOCK_BYTES`], or one is missing.
     pub fn block_starts(&self) -> Option<[u32; 3]> {
@@ -164,7 +183,8 @@ pub struct KernelFacts {
     pub file_block: u32,
     pub inode_block: u32,
     pub dentry_block: u32,
-    pub pad: u32,
+    /// 1 where [`Offsets::tell_objects`], else 0.
+    pub objects: u32,
 }
 crate::wire!(KernelFacts, 32);
 

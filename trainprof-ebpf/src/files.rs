@@ -231,6 +231,12 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
     if !all && !touched(state.tgid) {
         return 0;
     }
+    // A file is not told from a pipe: calls on memory alone are what they are.
+    // SAFETY: a typed argument.
+    if !object::are_told() && !unsafe { on_memory(&info, regs) } {
+        state.op_enter = 0;
+        return 0;
+    }
     account::pace();
     if info.op == 0 {
         // SAFETY: a typed argument.

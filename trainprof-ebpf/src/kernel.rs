@@ -22,7 +22,7 @@ pub static FACTS: KernelFacts = KernelFacts {
     file_block: 0,
     inode_block: 0,
     dentry_block: 0,
-    pad: 0,
+    objects: 0,
 };
 
 /// One offset; [`MISSING`] where the kernel has no such member.

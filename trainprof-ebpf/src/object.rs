@@ -34,6 +34,13 @@ mod magic {
     pub const ANON_INODE: u64 = 0x0904_1934;
 }
 
+/// Whether the running kernel has every member that leads from a descriptor or an inode to what is told of it. To the verifier it
+/// is a constant: where one is missing, what reads it is never looked at.
+#[inline(always)]
+pub fn are_told() -> bool {
+    fact!(objects) != 0
+}
+
 /// The table of descriptors (`struct files_struct`) of the current task; may be null.
 #[inline(always)]
 fn files() -> *const c_void {
@@ -260,6 +267,9 @@ extern "C" fn find_file(fd: u64) -> u32 {
     // SAFETY: a per-CPU slot.
     let out = unsafe { &mut *out };
     out.file = 0;
+    if !are_told() {
+        return 0;
+    }
     let files = files();
     if files.is_null() {
         return 0;
@@ -290,6 +300,9 @@ extern "C" fn object_of_opened(fd: u64, tgid: u32) -> u32 {
     // SAFETY: a per-CPU slot.
     let out = unsafe { &mut *out };
     out.file = 0;
+    if !are_told() {
+        return 0;
+    }
     let files = files();
     if files.is_null() {
         return 0;
@@ -336,6 +349,10 @@ extern "C" fn object_of_file(file: u64, tgid: u32) -> u32 {
     };
     // SAFETY: per-CPU slots.
     let (out, blocks) = unsafe { (&mut *out, &mut *blocks) };
+    if !are_told() {
+        out.object = Object::default();
+        return 0;
+    }
     let start = fact!(file_block);
     if !copy_block(file, start, &mut blocks.file) {
         out.object = Object::default();
@@ -356,6 +373,10 @@ extern "C" fn object_of_inode(inode: u64, tgid: u32) -> u32 {
     };
     // SAFETY: per-CPU slots.
     let (out, blocks) = unsafe { (&mut *out, &mut *blocks) };
+    if !are_told() {
+        out.object = Object::default();
+        return 0;
+    }
     let alias: u64 = peek(inode, offset!(inode_dentries)).unwrap_or(0);
     let dentry = if alias == 0 {
         0

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use trainprof_common::offsets::{KernelFacts, MISSING, Offsets};
 
 use self::types::Types;
-use super::KernelError;
+use super::{KernelError, taken::Taken};
 
 /// Where the kernel publishes its type information (CONFIG_DEBUG_INFO_BTF).
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -27,6 +27,11 @@ pub struct KernelTypes {
 impl KernelTypes {
     /// Reads and resolves everything that probes ask for, `tracepoints` among it.
     pub fn read(path: &Path, tracepoints: &[&str]) -> Result<Self, KernelError> {
+        Self::read_without(path, tracepoints, &Taken::by_environment())
+    }
+
+    /// As [`Self::read`], as if what is taken were not there.
+    fn read_without(path: &Path, tracepoints: &[&str], taken: &Taken) -> Result<Self, KernelError> {
         let data = fs::read(path).map_err(|source| KernelError::NoBtf {
             path: path.into(),
             source,
@@ -37,7 +42,7 @@ impl KernelTypes {
         })?;
         let mut missing = Vec::new();
         let mut lacks = |field, structure, member| missing.push((field, structure, member));
-        let offsets = Offsets::resolve(
+        let mut offsets = Offsets::resolve(
             |structure, member| {
                 let place = types.member(structure, member)?;
                 (place.width == 0 && place.bits % 8 == 0).then_some(place.bits / 8)
@@ -45,6 +50,8 @@ impl KernelTypes {
             &mut lacks,
         );
         let mut facts = kernel_facts(&types);
+        taken.take_from(&mut offsets, &mut facts, &mut lacks);
+        facts.objects = u32::from(offsets.tell_objects());
         match offsets.block_starts() {
             Some(starts) => [facts.file_block, facts.inode_block, facts.dentry_block] = starts,
             None => lacks(
@@ -92,6 +99,6 @@ fn kernel_facts(types: &Types<'_>) -> KernelFacts {
         file_block: 0,
         inode_block: 0,
         dentry_block: 0,
-        pad: 0,
+        objects: 0,
     }
 }

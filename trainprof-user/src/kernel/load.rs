@@ -23,9 +23,10 @@ use super::{
     btf::{self, KernelTypes},
     calls::{self, CallProbes},
     map_error,
-    plan::{CATALOGUE, Decision, ENDS, ENTRIES, decide, tracepoints},
+    plan::{CATALOGUE, Decision, ENDS, ENTRIES, decide, tracepoints, untold},
     runs::Runs,
     sampling,
+    taken::Taken,
     threads::{self, Threads},
     wire::{Packed, Table},
 };
@@ -58,6 +59,10 @@ impl Probes {
         let offsets = Packed(types.offsets);
         let facts = Packed(types.facts);
         let syscalls = arch::syscalls().map(SyscallInfo::word);
+        let room = Taken::by_environment().room;
+        for (table, entries) in &room {
+            loader.map_max_entries(table, *entries);
+        }
         let mut ebpf = loader
             .btf(Some(&btf))
             .override_global("OFFSETS", &offsets, true)
@@ -69,6 +74,10 @@ impl Probes {
             .load(OBJECT)?;
         Threads::make_room(&mut ebpf, limits.max_threads)?;
         let mut skipped = missing_members(&types);
+        skipped.extend(untold(&types.offsets).map(|(what, reason)| Skipped {
+            what: what.to_owned(),
+            reason: reason.to_owned(),
+        }));
         // Programs hold on to their maps only once they are loaded: until then nothing may be taken out.
         let mut control = [0; CONTROL_WORDS];
         for (word, value) in [

@@ -13,6 +13,7 @@ pub mod plan;
 mod runs;
 pub mod sampling;
 mod stats;
+mod taken;
 mod threads;
 mod uprobe;
 mod wire;

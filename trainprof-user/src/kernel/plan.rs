@@ -31,21 +31,9 @@ fn task(o: &Offsets) -> bool {
     ])
 }
 
-fn descriptors(o: &Offsets) -> bool {
-    task(o)
-        && o.block_starts().is_some()
-        && present(&[
-            o.task_files,
-            o.files_fdt,
-            o.fdt_max_fds,
-            o.fdt_fd,
-            o.file_inode,
-            o.inode_mode,
-        ])
-}
-
 fn folios(o: &Offsets) -> bool {
-    descriptors(o)
+    task(o)
+        && o.tell_objects()
         && present(&[
             o.folio_mapping,
             o.mapping_host,
@@ -56,7 +44,7 @@ fn folios(o: &Offsets) -> bool {
 }
 
 fn uring(o: &Offsets) -> bool {
-    descriptors(o) && present(&[o.kiocb_file, o.kiocb_opcode, o.kiocb_res])
+    task(o) && o.tell_objects() && present(&[o.kiocb_file, o.kiocb_opcode, o.kiocb_res])
 }
 
 fn nothing(_: &Offsets) -> bool {
@@ -176,16 +164,10 @@ pub const CATALOGUE: &[Probe] = &[
         &["sched_switch"],
         "time on the CPU and waits",
         true,
-        descriptors,
+        task,
     ),
-    row(ENDS, &["sys_exit"], "file operations", true, descriptors),
-    row(
-        "sys_enter",
-        &["sys_enter"],
-        "file operations",
-        true,
-        descriptors,
-    ),
+    row(ENDS, &["sys_exit"], "file operations", true, task),
+    row("sys_enter", &["sys_enter"], "file operations", true, task),
     row(
         "mm_filemap_add_to_page_cache",
         &["mm_filemap_add_to_page_cache"],
@@ -246,6 +228,15 @@ pub enum Decision {
     NoMember,
 }
 
+/// What is not told although its probes attach: what it is, and why.
+pub fn untold(offsets: &Offsets) -> Option<(&'static str, &'static str)> {
+    (!offsets.tell_objects()).then_some((
+        "file operations",
+        "this kernel lacks a structure member that leads from a descriptor to what it refers to: waits have no objects, and only \
+         calls on memory are counted",
+    ))
+}
+
 /// Decides on one probe.
 pub fn decide(probe: &Probe, has_tracepoint: impl Fn(&str) -> bool, offsets: &Offsets) -> Decision {
     match probe.tracepoints.iter().find(|name| has_tracepoint(name)) {
@@ -282,6 +273,14 @@ mod tests {
     }
 
     #[test]
+    fn without_descriptors_that_is_said() {
+        let mut offsets = Offsets::resolve(|_, _| Some(8), |_, _, _| {});
+        assert_eq!(untold(&offsets), None);
+        offsets.file_inode = MISSING;
+        assert!(untold(&offsets).is_some_and(|(what, _)| what == "file operations"));
+    }
+
+    #[test]
     fn a_missing_member_disables_just_what_reads_it() {
         let mut offsets = Offsets::resolve(|_, _| Some(8), |_, _, _| {});
         offsets.kiocb_res = MISSING;
@@ -293,6 +292,15 @@ mod tests {
             decide(probe("sys_enter"), |_| true, &offsets),
             Decision::Attach("sys_enter")
         );
+        offsets.fdt_fd = MISSING;
+        for (program, decision) in [
+            ("sched_switch", Decision::Attach("sched_switch")),
+            ("sys_exit", Decision::Attach("sys_exit")),
+            ("sys_enter", Decision::Attach("sys_enter")),
+            ("mm_filemap_add_to_page_cache", Decision::NoMember),
+        ] {
+            assert_eq!(decide(probe(program), |_| true, &offsets), decision);
+        }
         offsets.task_pid = MISSING;
         assert_eq!(
             decide(probe("sys_enter"), |_| true, &offsets),

@@ -5,7 +5,7 @@ use trainprof_common::offsets::{MISSING, Offsets};
 use crate::{
     doctor::{Check, Status},
     env::host::KernelVersion,
-    kernel::plan::{CATALOGUE, Decision, Probe, decide},
+    kernel::plan::{CATALOGUE, Decision, Probe, decide, untold},
 };
 
 /// From here on kernels have every member and tracepoint that is asked for, under one of the names that are tried.
@@ -56,6 +56,9 @@ pub fn checks(
         };
         let check = Check::ok("probe", found, probe.gives);
         checks.push(check.but(status, cure(lacked, running)));
+    }
+    if let Some((what, why)) = untold(offsets) {
+        checks.push(Check::ok("files", why, what).but(Status::Warning, cure("", running)));
     }
     checks
 }
