@@ -1,8 +1,9 @@
-"""Two ranks that add up their gradients in each step; one has more to do.
+"""Two ranks that add up their gradients in each step; one has more to do. With `workers` each has a loader of its own.
 
 They are started by this script, or by torchrun: then it is torchrun's agent that is attached to.
 """
 
+import itertools
 import multiprocessing
 import os
 import sys
@@ -10,8 +11,27 @@ import sys
 import torch
 import torch.distributed as dist
 
-from kit import log, work
+from kit import log, loop, work
 from kit.job import here
+
+
+class Pictures(loop.Items):
+    def __init__(self, job):
+        super().__init__(100_000)
+        self.decode = work.Inflate(job.decode_ms)
+
+    def make(self, index):
+        with log.span("decode"):
+            self.decode()
+
+
+def batches(job):
+    """Epoch after epoch; without workers there is nothing to load."""
+    if not job.workers:
+        yield from itertools.repeat(None)
+    loader = loop.loader(Pictures(job), job.batch, job.workers, shuffle=True)
+    while True:
+        yield from loader
 
 
 def rank(job, number):
@@ -27,11 +47,12 @@ def rank(job, number):
         dist.init_process_group("gloo", init_method=meeting, rank=number, world_size=2)
     gradient = torch.rand(int(job.gradient_kb * 256))
     end = log.now()
-    while True:
-        used = log.used()
+    for _ in batches(job):
+        begin, used = log.now(), log.used()
+        log.put("wait", end, begin)
         compute(job.compute_ms + more)
         got, used_got = log.now(), log.used()
-        log.put("compute", end, got, used_got - used, tag=number)
+        log.put("compute", begin, got, used_got - used, tag=number)
         dist.all_reduce(gradient)
         gradient /= 2
         done = log.now()

@@ -25,6 +25,8 @@ pub enum Fixture {
     Quota,
     /// Processes that use CPUs (`neighbours`)
     Neighbours,
+    /// Processes that use CPUs (`bystanders`), and are not the cause: they stay when it goes
+    Bystanders,
     /// Stand-ins for the GPU's libraries are built and found
     Gpu,
 }
@@ -148,7 +150,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         params: &[
-            whole("workers", 2, [2, 2]),
+            whole("workers", 2, [1, 2]),
             whole("batch", 8, [6, 16]),
             number("compute_ms", 8.0, [5.0, 12.0]),
             number("decode_ms", 7.0, [6.0, 9.0]),
@@ -220,7 +222,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         params: &[
-            whole("workers", 1, [1, 1]),
+            whole("workers", 1, [1, 2]),
             whole("batch", 4, [4, 6]),
             number("compute_ms", 25.0, [20.0, 40.0]),
             number("decode_ms", 1.0, [0.5, 1.5]),
@@ -250,6 +252,23 @@ pub const ALL: &[Scenario] = &[
             "crowd",
             &["cpu-throttled"],
             "a CPU quota on the job's control group",
+        )
+    },
+    Scenario {
+        params: &[
+            whole("workers", 1, [1, 1]),
+            whole("batch", 4, [4, 6]),
+            number("compute_ms", 25.0, [20.0, 40.0]),
+            number("decode_ms", 1.0, [0.5, 1.5]),
+            number("cpus", 0.5, [0.4, 0.55]),
+            whole("bystanders", 1, [1, 1]),
+        ],
+        fixtures: &[Fixture::Quota, Fixture::Bystanders],
+        ..fault(
+            "quota-and-bystander",
+            "crowd",
+            &["cpu-throttled"],
+            "a CPU quota, and a process outside the job that uses one of two CPUs",
         )
     },
     Scenario {
@@ -323,7 +342,7 @@ pub const ALL: &[Scenario] = &[
             whole("epoch", 5, [4, 7]),
             number("compute_ms", 15.0, [10.0, 18.0]),
             number("decode_ms", 0.5, [0.3, 0.8]),
-            word("start", &["fork"]),
+            word("start", &["fork", "spawn"]),
         ],
         findings: &["worker-respawn"],
         ..fault(
@@ -340,6 +359,9 @@ pub const ALL: &[Scenario] = &[
             whole("late", 1, [0, 1]),
             whole("gradient_kb", 256, [128, 512]),
             word("launch", &["multiprocessing"]),
+            whole("workers", 0, [0, 1]),
+            whole("batch", 8, [4, 8]),
+            number("decode_ms", 0.5, [0.3, 0.7]),
             word("start", &["fork", "spawn"]),
         ],
         names: true,
@@ -357,6 +379,9 @@ pub const ALL: &[Scenario] = &[
             whole("late", 1, [0, 1]),
             whole("gradient_kb", 256, [128, 512]),
             word("launch", &["torchrun"]),
+            whole("workers", 0, [0, 1]),
+            whole("batch", 8, [4, 8]),
+            number("decode_ms", 0.5, [0.3, 0.7]),
         ],
         names: true,
         ..fault(
@@ -364,6 +389,26 @@ pub const ALL: &[Scenario] = &[
             "ranks",
             &["communication"],
             "one of two ranks that torchrun started has more to do",
+        )
+    },
+    Scenario {
+        params: &[
+            number("compute_ms", 20.0, [15.0, 30.0]),
+            number("more_ms", 30.0, [25.0, 40.0]),
+            whole("late", 1, [0, 1]),
+            whole("gradient_kb", 256, [128, 512]),
+            word("launch", &["multiprocessing"]),
+            whole("workers", 1, [1, 2]),
+            whole("batch", 8, [4, 8]),
+            number("decode_ms", 0.5, [0.3, 0.7]),
+            word("start", &["fork", "spawn"]),
+        ],
+        names: true,
+        ..fault(
+            "late-rank-loaders",
+            "ranks",
+            &["communication"],
+            "one of two ranks has more to do, and each has workers that keep up",
         )
     },
     Scenario {

@@ -243,6 +243,11 @@ impl Place {
                         self.side(ground, "busy", &[], None, random)?;
                     }
                 }
+                Fixture::Bystanders => {
+                    for _ in 0..settings.get("bystanders")? as u64 {
+                        self.side(ground, "busy", &[], None, random)?;
+                    }
+                }
                 Fixture::Store if there => {
                     let mount = Mount(self.side_folder.join(random.word()));
                     fs::create_dir(&mount.0)?;
