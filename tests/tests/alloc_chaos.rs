@@ -4,7 +4,8 @@ use std::{ffi::OsString, process::Command, time::Duration};
 
 use trainprof_tests::{
     Watch, Workload,
-    env::{in_vm, root_test},
+    cgroup::Group,
+    env::{in_vm, left_out_in_vm, root_test},
     report::u64_at,
     text::Text,
     workload::program,
@@ -13,6 +14,8 @@ use trainprof_tests::{
 /// Windows in which the job does it, and for how long it waits for them, seconds.
 const TIMES: u64 = 2;
 const PATIENCE: &str = "60";
+/// For how long a first probe is waited for.
+const PROBED: Duration = Duration::from_secs(60);
 
 /// The job does something in the middle of a window: it sees the trap in its own code the moment before.
 fn goes_on(name: &str, way: &str) {
@@ -86,4 +89,105 @@ fn a_job_that_loads_another_allocator_in_a_window_goes_on() {
 #[test]
 fn a_job_that_unmaps_its_probed_allocator_goes_on() {
     goes_on("a_job_that_unmaps_its_probed_allocator_goes_on", "unload");
+}
+
+/// The search for who catches an exception ends at a return address that it does not know, and a trap on a return is one.
+#[test]
+fn a_job_that_catches_what_new_throws_is_unharmed() {
+    let name = "a_job_that_catches_what_new_throws_is_unharmed";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "other allocators") {
+        return;
+    }
+    std::thread::scope(|scope| {
+        for library in ["jemalloc", "tcmalloc"] {
+            scope.spawn(move || {
+                let mut job = Workload::start(&format!("mix-{library}"), ["2", "2000", "-x"]);
+                let text = Text::of(job.pid(), &format!("lib{library}"));
+                let before = text.bytes();
+                let options = ["--gpu", "off", "--alloc", "full"];
+                let watch = Watch::attach(job.pid(), &options.map(OsString::from));
+                assert!(text.trapped(&before, PROBED), "{library}: no probe");
+                job.go();
+                job.wait_done();
+                let ended = watch.stop();
+                assert_eq!(ended.code(), 0, "{library}: {}", ended.stderr);
+                let truth = job.finish();
+                let thrown = u64_at(&truth, "/thrown");
+                assert!(thrown > 100, "{library}: {truth}");
+                let row = &ended.report().rows("/memory/allocation/processes")[0].clone();
+                // The calls that threw are calls.
+                let new = u64_at(row, "/functions/operator new");
+                assert!(new > 2 * thrown, "{library}: {new} calls, {thrown} threw");
+            });
+        }
+    });
+}
+
+/// When trainprof is killed: at once when a trap is seen, a moment later, and when the traps have just gone.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Opening,
+    Within(Duration),
+    Closing,
+}
+
+#[test]
+fn being_killed_around_a_short_window_leaves_no_trap() {
+    let name = "being_killed_around_a_short_window_leaves_no_trap";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a window within seconds") {
+        return;
+    }
+    let moments = [
+        Moment::Opening,
+        Moment::Within(Duration::from_millis(5)),
+        Moment::Closing,
+    ];
+    for moment in moments {
+        killed(moment);
+    }
+}
+
+fn killed(moment: Moment) {
+    // What else runs here does not decide how soon it has used enough CPU time for a window.
+    let group = Group::new("cpu", "killed");
+    group.set_heaviest();
+    let mut job = Workload::start("allocate-shared", ["60", "1000"]);
+    group.put(job.pid());
+    let text = Text::of(job.pid(), "libc.so");
+    let before = text.bytes();
+    let options = ["--overhead-budget", "25%", "--gpu", "off"];
+    let watch = Watch::attach(job.pid(), &options.map(OsString::from));
+    job.go();
+    assert!(text.trapped(&before, PROBED), "{moment:?}: no window");
+    match moment {
+        Moment::Opening => {}
+        Moment::Within(time) => std::thread::sleep(time),
+        Moment::Closing => {
+            let closed = text.becomes(PROBED, |now| now == before);
+            assert!(closed, "the window stays open");
+        }
+    }
+    watch.signal(libc::SIGKILL);
+    let ended = watch.wait();
+    assert_eq!(ended.code(), 128 + libc::SIGKILL, "{}", ended.stderr);
+    // What trainprof left behind ends by itself, and takes its probes with it; none comes after that.
+    let gone = text.becomes(Duration::from_secs(10), |now| now == before);
+    assert!(gone, "{moment:?}: traps are left in the job's code");
+    let again = text.trapped(&before, Duration::from_secs(2));
+    assert!(!again, "{moment:?}: a window opened after the end");
+    let ran = run_ns(job.pid());
+    std::thread::sleep(Duration::from_millis(500));
+    let more = run_ns(job.pid()) - ran;
+    assert!(job.is_alive(), "{moment:?}: the job has died");
+    assert!(more > 50_000_000, "{moment:?}: it ran for {more} ns");
+    job.kill();
+}
+
+/// CPU time of a process's first thread, nanoseconds (proc(5), `schedstat`).
+fn run_ns(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("schedstat");
+    let first = text.split(' ').next().and_then(|ns| ns.parse().ok());
+    first.expect("a number")
 }

@@ -1,12 +1,14 @@
 //! Memory that grows, and memory that only seems to, against workloads that know what they kept.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::Path;
 
 use serde_json::Value;
 use trainprof_tests::cgroup::Group;
 use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
 use trainprof_tests::product::trainprof;
-use trainprof_tests::report::{f64_at, u64_at};
+use trainprof_tests::report::{at, f64_at, u64_at};
 use trainprof_tests::{Checks, Observed, Watch, Workload, observe, observe_with};
 
 const MB: f64 = 1e6;
@@ -84,6 +86,35 @@ fn a_leak_is_measured_and_its_call_site_named() {
 }
 
 #[test]
+fn sizes_of_memory_calls_are_exact() {
+    let Some(_turn) = root_test("sizes_of_memory_calls_are_exact") else {
+        return;
+    };
+    let seen = observe("memcalls", &["70".into()]);
+    let pid = u64_at(&seen.truth, "/pid");
+    let mut checks = Checks::new();
+    checks.nothing_lost(&seen.report);
+    for call in ["mmap", "munmap", "brk", "madvise", "mremap"] {
+        let truly: BTreeMap<u64, u64> = at(&seen.truth, &format!("/sizes/{call}"))
+            .as_object()
+            .expect("counts by size")
+            .iter()
+            .map(|(from, n)| (from.parse().expect("bytes"), n.as_u64().expect("a count")))
+            .collect();
+        let rows = seen.report.rows("/memory/sizes").iter();
+        let told: BTreeMap<u64, u64> = rows
+            .filter(|row| row["call"] == call && u64_at(row, "/pid") == pid)
+            .map(|row| (u64_at(row, "/from_bytes"), u64_at(row, "/count")))
+            .collect();
+        assert!(truly.len() >= 3, "{call}: {truly:?}");
+        checks.that(told == truly, || {
+            format!("{call}: {told:?} told, {truly:?} true")
+        });
+    }
+    checks.done();
+}
+
+#[test]
 fn a_leak_of_pythons_objects_is_measured() {
     let name = "a_leak_of_pythons_objects_is_measured";
     let Some(_turn) = root_test(name) else { return };
@@ -137,6 +168,144 @@ fn what_levels_off_or_comes_and_goes_is_no_growth() {
             });
         }
     });
+}
+
+/// A job that takes memory until it has what it wants: how, at which rate (MB a second), and in how many seconds.
+struct Fills {
+    program: &'static str,
+    kind: &'static str,
+    rate_mb: f64,
+    seconds: f64,
+}
+
+const fn fills(program: &'static str, kind: &'static str, rate_mb: f64, seconds: f64) -> Fills {
+    Fills {
+        program,
+        kind,
+        rate_mb,
+        seconds,
+    }
+}
+
+impl Fills {
+    /// The job at its start gate, and what watches it.
+    fn watched(&self, python: &Path) -> (Workload, Watch) {
+        let rate = (self.rate_mb * MB).to_string();
+        let (length, fills) = (WATCHED_S.to_string(), self.seconds.to_string());
+        let args = [self.kind, &rate, &length, &fills];
+        let workload = if self.program.ends_with(".py") {
+            Workload::python(python, self.program, args)
+        } else {
+            Workload::start(self.program, args)
+        };
+        let watch = Watch::attach(workload.pid(), &["--gpu".into(), "off".into()]);
+        (workload, watch)
+    }
+}
+
+/// Seconds that each of them is watched.
+const WATCHED_S: f64 = 15.0;
+
+const LEVEL_OFF: [Fills; 10] = [
+    fills("keeper", "cache", 24.0, 1.5),
+    fills("keeper", "cache", 4.0, 3.0),
+    fills("keeper", "cache", 1.0, 2.0),
+    fills("keeper", "ring", 16.0, 8.0),
+    fills("keeper", "ring", 8.0, 5.0),
+    fills("keeper", "ring", 2.0, 3.0),
+    fills("pyfill.py", "lru", 8.0, 6.0),
+    fills("pyfill.py", "lru", 2.0, 8.0),
+    fills("pyfill.py", "memo", 12.0, 3.0),
+    fills("pyfill.py", "memo", 4.0, 4.0),
+];
+/// It is far from full when the watch ends: for all that anybody can tell it leaks.
+const GROWS_ON: Fills = fills("keeper", "ring", 6.0, 60.0);
+
+#[test]
+fn none_of_ten_jobs_that_level_off_is_said_to_grow() {
+    let name = "none_of_ten_jobs_that_level_off_is_said_to_grow";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a job that runs as fast as it means to") {
+        return;
+    }
+    let Some(python) = python_with("json") else {
+        return skip(name, "no Python");
+    };
+    // Side by side: they mostly sleep. All watch before any of them begins, which takes CPU time.
+    let jobs: Vec<&Fills> = LEVEL_OFF.iter().chain([&GROWS_ON]).collect();
+    let mut watched: Vec<_> = std::thread::scope(|scope| {
+        let starting: Vec<_> = (jobs.iter())
+            .map(|job| scope.spawn(|| job.watched(&python)))
+            .collect();
+        (starting.into_iter())
+            .map(|thread| thread.join().expect("a watch"))
+            .collect()
+    });
+    watched.iter_mut().for_each(|(workload, _)| workload.go());
+    let mut checks = Checks::new();
+    for (n, (job, (mut workload, watch))) in jobs.iter().zip(watched).enumerate() {
+        workload.wait_done();
+        let report = watch.stop().report();
+        let kept = u64_at(&workload.finish(), "/kept");
+        let what = format!("{} {}, {} MB/s", job.program, job.kind, job.rate_mb);
+        // What it took is seen.
+        let rows = report.rows("/memory/processes");
+        let seen = f64_at(rows.first().expect("its memory"), "/anonymous_bytes/last");
+        let slope = report.f64("/memory/growth_bytes_per_s");
+        eprintln!("{what}: {kept} kept, {seen} seen at the end, {slope} a second");
+        checks.that(seen >= kept as f64 && kept as f64 >= 2.0 * MB, || {
+            format!("{what}: {kept} kept, {seen} seen at the end")
+        });
+        let findings = report.rows("/findings").iter();
+        let grown: Vec<_> = findings
+            .filter(|finding| {
+                ["memory-growth", "copy-on-write"].contains(&finding["kind"].as_str().unwrap_or(""))
+            })
+            .collect();
+        let levels_off = n < LEVEL_OFF.len();
+        checks.that(grown.is_empty() == levels_off, || {
+            format!("{what}: {grown:?}")
+        });
+        checks.that((slope == 0.0) == levels_off, || {
+            format!("{what}: {slope} bytes a second")
+        });
+    }
+    checks.done();
+}
+
+#[test]
+fn shared_memory_that_is_kept_is_shared_memory_that_grows() {
+    let name = "shared_memory_that_is_kept_is_shared_memory_that_grows";
+    let Some(_turn) = root_test(name) else { return };
+    let seen = keeper("share", 8.0 * MB, 12);
+    let kept = f64_at(&seen.truth, "/kept");
+    let truth = kept / f64_at(&seen.truth, "/seconds");
+    let mut checks = Checks::new();
+    let Some(growth) = finding(&seen, "memory-growth") else {
+        panic!("no memory-growth: {}", seen.report.at("/findings"));
+    };
+    let evidence = &growth["evidence"];
+    checks.that(evidence["memory"] == "shared", || format!("{evidence}"));
+    let row = &seen.report.rows("/memory/processes")[0];
+    let shared = &row["shared_bytes"];
+    eprintln!(
+        "{truth} bytes a second, {kept} in all, told: {shared}, {}",
+        row["anonymous_bytes"]
+    );
+    for (what, told, truth, allowed) in [
+        ("finding", f64_at(evidence, "/bytes_per_s"), truth, 0.1),
+        ("slope", f64_at(shared, "/slope_bytes_per_s"), truth, 0.1),
+        ("last", f64_at(shared, "/last"), kept, 0.1),
+        ("most", f64_at(shared, "/max"), kept, 0.1),
+    ] {
+        checks.that((told / truth - 1.0).abs() < allowed, || {
+            format!("{what}: {told:.0}, truly {truth:.0}")
+        });
+    }
+    // None of it is the process's own.
+    let own = f64_at(row, "/anonymous_bytes/max");
+    checks.that(own < 0.1 * kept, || format!("{own} bytes of its own"));
+    checks.done();
 }
 
 #[test]

@@ -268,6 +268,34 @@ fn pythons_allocator_and_interpreter_are_told_apart() {
 }
 
 #[test]
+fn an_allocator_of_device_memory_has_a_class_of_its_own() {
+    let name = "an_allocator_of_device_memory_has_a_class_of_its_own";
+    let Some(_turn) = root_test(name) else { return };
+    let library = program("cached.so");
+    let seen = observe("cacher", &os(&[&"6", &library]));
+    let samples = Samples::of(&seen, u64_at(&seen.truth, "/tid"));
+    let share = truth(&seen.truth, "cached");
+    let of_class = samples.share(|_, place| place.class == PlaceClass::GpuAllocator);
+    near(&samples, "class", share, of_class);
+    let in_report = f64_at(memory_share(&seen), "/allocator/share");
+    near(&samples, "allocator in the report", share, in_report);
+    let (of_class, elsewhere): (Vec<_>, Vec<_>) = (samples.rows.iter())
+        .map(|(_, place)| place)
+        .partition(|place| place.class == PlaceClass::GpuAllocator);
+    // The class is that function's, and nothing else of the library's or the program's.
+    assert!(
+        (of_class.iter()).all(|place| place.module.as_deref() == Some("cached.so")),
+        "{}",
+        samples.summary()
+    );
+    assert!(
+        (elsewhere.iter()).all(|place| place.class != PlaceClass::Malloc),
+        "{}",
+        samples.summary()
+    );
+}
+
+#[test]
 fn a_program_of_another_mount_namespace_has_its_functions() {
     let Some(_turn) = root_test("a_program_of_another_mount_namespace_has_its_functions") else {
         return;

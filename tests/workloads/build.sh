@@ -6,7 +6,7 @@ here=$(dirname "$0")
 mkdir -p "$1"
 
 build() { # build SOURCE TARGET OPTION...
-    source="$here/$1.c"
+    source="$here/$1.${language:-c}"
     result="$out/$2"
     shift 2
     if [ "$result" -nt "$source" ] && [ "$result" -nt "$here/wl.h" ] && [ "$result" -nt "$0" ]; then
@@ -20,10 +20,10 @@ out=$1
 for source in "$here"/*.c; do
     name=$(basename "$source" .c)
     case $name in
-    pyspend | counter) build "$name" "$name.so" -shared -fPIC ;;
+    pyspend | counter | cached) build "$name" "$name.so" -shared -fPIC ;;
     slab) build slab slab.so -shared -fPIC -fno-builtin && build slab other.so -shared -fPIC -fno-builtin ;;
-    # It loads libraries.
-    unsettle) build unsettle unsettle ;;
+    # They load libraries.
+    unsettle | cacher) build "$name" "$name" ;;
     *) build "$name" "$name" -static ;;
     esac
 done
@@ -37,6 +37,17 @@ if command -v musl-gcc >/dev/null; then
     build allocate allocate-musl
     build allocate allocate-musl-static -static
     compiler=
+fi
+# What calls C++'s operators, with the allocator that is preloaded, and linked to one.
+if command -v "${CXX:-c++}" >/dev/null; then
+    language=cc compiler="${CXX:-c++} -std=c++17 -Wno-missing-field-initializers"
+    build mix mix
+    for library in jemalloc.so.2 tcmalloc_minimal.so.4; do
+        if [ -e "/usr/lib/x86_64-linux-gnu/lib$library" ]; then
+            build mix "mix-${library%%[._]*}" -Wl,--no-as-needed "-l:lib$library"
+        fi
+    done
+    language= compiler=
 fi
 cp "$here"/*.py "$out/"
 sh "$here/gpu/build.sh" "$out/gpu"

@@ -1,12 +1,14 @@
 /* Takes memory in one of several ways and says how much it kept.
  *
- * keeper TRUTH KIND RATE SECONDS     RATE in bytes a second
+ * keeper TRUTH KIND RATE SECONDS [FILLS_S]     RATE in bytes a second
  *
  * leak     keeps RATE, and takes and gives back four times as much beside it
- * cache    fills up, ever more slowly, to four seconds of RATE, and then stays
+ * cache    fills up, ever more slowly, to four seconds of RATE, and then stays; to 63 % in FILLS_S (1.5)
+ * ring     takes RATE for FILLS_S, and from then on replaces the oldest
  * saw      takes RATE for two seconds, gives all of it back, and again
  * files    keeps RATE of files in /dev/shm, mapped and written
  * shared   maps shared memory, writes it and unmaps it, at RATE
+ * share    keeps RATE of shared memory
  * copy     forks a child that writes, page by page at RATE, memory that it has from its parent
  */
 #include "wl.h"
@@ -63,8 +65,18 @@ __attribute__((noinline)) static void write_pages(char *from, size_t bytes)
         from[at]++;
 }
 
-static void work(const char *kind, double rate, double length, char *inherited)
+#define BLOCK 65536
+#define MOST_BLOCKS 16384
+
+static void work(const char *kind, double rate, double length, double fills, char *inherited)
 {
+    static char *ring[MOST_BLOCKS];
+    size_t capacity = (size_t)(rate * fills / BLOCK), oldest = 0;
+    double due = 0;
+    if (!strcmp(kind, "ring") && (!capacity || capacity > MOST_BLOCKS)) {
+        errno = ERANGE;
+        die("ring");
+    }
     size_t step = (size_t)(rate * STEP_MS / 1000) / PAGE * PAGE;
     char *blocks[2000 / STEP_MS];
     size_t count = 0;
@@ -76,10 +88,17 @@ static void work(const char *kind, double rate, double length, char *inherited)
             kept += step;
             take_and_give_back(4 * step, MAP_PRIVATE);
         } else if (!strcmp(kind, "cache")) {
-            fill += (4 * rate - fill) * STEP_MS / 1000 / 1.5;
-            while (kept + 65536 < fill) {
-                keep_block(65536);
-                kept += 65536;
+            fill += (4 * rate - fill) * STEP_MS / 1000 / fills;
+            while (kept + BLOCK < fill) {
+                keep_block(BLOCK);
+                kept += BLOCK;
+            }
+        } else if (!strcmp(kind, "ring")) {
+            for (due += step; due >= BLOCK; due -= BLOCK) {
+                kept += ring[oldest] ? 0 : BLOCK;
+                free(ring[oldest]);
+                ring[oldest] = keep_block(BLOCK);
+                oldest = (oldest + 1) % capacity;
             }
         } else if (!strcmp(kind, "saw")) {
             if (count < sizeof blocks / sizeof *blocks)
@@ -92,6 +111,9 @@ static void work(const char *kind, double rate, double length, char *inherited)
             kept += step;
         } else if (!strcmp(kind, "shared")) {
             take_and_give_back(step, MAP_SHARED);
+        } else if (!strcmp(kind, "share")) {
+            memset(map(step, MAP_SHARED), 4, step);
+            kept += step;
         } else {
             write_pages(inherited + copied, step);
             copied += step;
@@ -109,7 +131,7 @@ int main(int argc, char **argv)
     if (argc < 5)
         return 98;
     const char *kind = argv[2];
-    double rate = atof(argv[3]), length = atof(argv[4]);
+    double rate = atof(argv[3]), length = atof(argv[4]), fills = argc > 5 ? atof(argv[5]) : 1.5;
     char *inherited = NULL;
     if (!strcmp(kind, "copy")) {
         size_t bytes = (size_t)(rate * (length + 2));
@@ -125,7 +147,7 @@ int main(int argc, char **argv)
         if (child < 0)
             die("fork");
         if (!child) {
-            work(kind, rate, length, inherited);
+            work(kind, rate, length, fills, inherited);
             uint64_t told[2] = {copied, seconds_us};
             if (write(ends[1], told, sizeof told) != sizeof told)
                 _exit(1);
@@ -143,7 +165,7 @@ int main(int argc, char **argv)
         truth_begin();
         truth_int("child", (uint64_t)child);
     } else {
-        work(kind, rate, length, inherited);
+        work(kind, rate, length, fills, inherited);
         gate_end();
         truth_begin();
     }

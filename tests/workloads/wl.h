@@ -288,7 +288,7 @@ static inline struct listing list_dir(const char *dir)
     for (struct dirent *e; (e = readdir(d));) {
         if (e->d_name[0] == '.')
             continue;
-        l.paths = realloc(l.paths, (l.count + 1) * sizeof *l.paths);
+        l.paths = (char **)realloc(l.paths, (l.count + 1) * sizeof *l.paths);
         if (asprintf(&l.paths[l.count++], "%s/%s", dir, e->d_name) < 0)
             die("asprintf");
     }

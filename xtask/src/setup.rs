@@ -32,6 +32,7 @@ const PYTHON_PACKAGES: &[&str] = &["python3-torch", "python3-pil", "python3-nump
 /// Programs that the tests call, with their packages.
 const TEST_PROGRAMS: &[(&str, &str)] = &[
     ("cc", "gcc"),
+    ("c++", "g++"),
     ("strace", "strace"),
     ("bpftrace", "bpftrace"),
     ("fusermount3", "fuse3"),

@@ -1,5 +1,6 @@
 //! Which functions allocate and free, and what their arguments mean (malloc(3), posix_memalign(3), the C++ ABI's
-//! names of `operator new` and `operator delete`).
+//! names of `operator new` and `operator delete`, with an alignment and without exceptions too). The forms of `operator delete`
+//! that are called only when a constructor throws are left out.
 
 use trainprof_common::alloc::NO_ARG;
 
@@ -17,11 +18,24 @@ pub struct Row {
     pub result: u8,
     /// The first argument is given back.
     pub frees: bool,
+    /// It throws where there is no memory. Its return is never probed: the trap's own return address would end the
+    /// search for who catches that, and so the job.
+    pub throws: bool,
 }
 
 impl Row {
     pub const fn allocates(&self) -> bool {
         self.size != NO_ARG
+    }
+
+    /// What it makes can be followed to its release.
+    pub const fn is_followed(&self) -> bool {
+        self.allocates() && !self.throws
+    }
+
+    /// One of C++'s operators.
+    pub fn is_operator(&self) -> bool {
+        self.shown.starts_with("operator ")
     }
 
     /// How many leading arguments must still be intact where the probe is.
@@ -42,6 +56,14 @@ const fn allocates(name: &'static str, shown: &'static str, size: u8) -> Row {
         times: NO_ARG,
         result: NO_ARG,
         frees: false,
+        throws: false,
+    }
+}
+
+const fn throws(name: &'static str, shown: &'static str) -> Row {
+    Row {
+        throws: true,
+        ..allocates(name, shown, 0)
     }
 }
 
@@ -75,16 +97,24 @@ pub const CATALOGUE: &[Row] = &[
     },
     allocates("aligned_alloc", "aligned_alloc", 1),
     allocates("memalign", "memalign", 1),
-    allocates("_Znwm", NEW, 0),
-    allocates("_Znam", NEW_ARRAY, 0),
+    throws("_Znwm", NEW),
+    throws("_Znam", NEW_ARRAY),
     allocates("_ZnwmRKSt9nothrow_t", NEW, 0),
     allocates("_ZnamRKSt9nothrow_t", NEW_ARRAY, 0),
-    allocates("_ZnwmSt11align_val_t", NEW, 0),
-    allocates("_ZnamSt11align_val_t", NEW_ARRAY, 0),
+    throws("_ZnwmSt11align_val_t", NEW),
+    throws("_ZnamSt11align_val_t", NEW_ARRAY),
     frees("_ZdlPv", DELETE),
     frees("_ZdlPvm", DELETE),
     frees("_ZdaPv", DELETE_ARRAY),
     frees("_ZdaPvm", DELETE_ARRAY),
+    allocates("valloc", "valloc", 0),
+    allocates("pvalloc", "pvalloc", 0),
+    allocates("_ZnwmSt11align_val_tRKSt9nothrow_t", NEW, 0),
+    allocates("_ZnamSt11align_val_tRKSt9nothrow_t", NEW_ARRAY, 0),
+    frees("_ZdlPvSt11align_val_t", DELETE),
+    frees("_ZdlPvmSt11align_val_t", DELETE),
+    frees("_ZdaPvSt11align_val_t", DELETE_ARRAY),
+    frees("_ZdaPvmSt11align_val_t", DELETE_ARRAY),
 ];
 
 /// The functions that a module must define to be taken for an allocator.
@@ -108,6 +138,15 @@ mod tests {
         assert_eq!(of("realloc"), 2);
         assert_eq!(of("posix_memalign"), 3);
         assert_eq!(of("free"), 1);
+    }
+
+    #[test]
+    fn what_may_throw_is_told_by_its_name() {
+        for row in CATALOGUE.iter().filter(|row| row.name.starts_with("_Zn")) {
+            assert_eq!(row.throws, !row.name.contains("nothrow"), "{}", row.name);
+        }
+        let others = CATALOGUE.iter().filter(|row| !row.name.starts_with("_Zn"));
+        assert!(others.into_iter().all(|row| !row.throws));
     }
 
     #[test]

@@ -72,13 +72,10 @@ struct Body {
 pub fn read(file: File, emulates: Emulates) -> io::Result<Library> {
     let cache = ReadCache::new(file);
     let elf: Elf<'_> = ElfFile64::parse(&cache).map_err(io::Error::other)?;
-    let jumps = jump_slots(&elf);
     let found = functions(&elf);
     let bodies: Vec<Body> = bodies(&elf, &cache, &found);
-    let known: BTreeMap<&str, u64> = found
-        .iter()
-        .map(|(row, at, _)| (CATALOGUE[*row].name, *at))
-        .collect();
+    let known = all_names(&elf, &found);
+    let jumps = jump_slots(&elf, &known);
     let mut library = Library {
         imports: jumps
             .iter()
@@ -142,6 +139,16 @@ fn functions(elf: &Elf<'_>) -> Vec<(usize, u64, u64)> {
             let (address, size) = *by_name.get(function.name)?;
             taken.insert(address).then_some((row, address, size))
         })
+        .collect()
+}
+
+/// Functions that were found, by every name that they have: tcmalloc's call each other by names of its own.
+fn all_names<'e>(elf: &'e Elf<'_>, found: &[(usize, u64, u64)]) -> BTreeMap<&'e str, u64> {
+    let addresses: BTreeSet<u64> = found.iter().map(|(_, address, _)| *address).collect();
+    elf.dynamic_symbols()
+        .chain(elf.symbols())
+        .filter(|symbol| symbol.is_definition() && addresses.contains(&symbol.address()))
+        .filter_map(|symbol| Some((symbol.name().ok()?, symbol.address())))
         .collect()
 }
 
@@ -215,16 +222,14 @@ fn reached(
     out
 }
 
-/// Words that the loader fills with the address of a function of the catalogue.
-fn jump_slots(elf: &Elf<'_>) -> BTreeMap<u64, String> {
+/// Words that the loader fills with the address of a function of the catalogue, or of one that is `known`.
+fn jump_slots(elf: &Elf<'_>, known: &BTreeMap<&str, u64>) -> BTreeMap<u64, String> {
     let wanted: BTreeMap<usize, &str> = elf
         .dynamic_symbols()
         .filter_map(|symbol| {
             let name = symbol.name().ok()?;
-            CATALOGUE
-                .iter()
-                .any(|row| row.name == name)
-                .then_some((symbol.index().0, name))
+            let wanted = known.contains_key(name) || CATALOGUE.iter().any(|row| row.name == name);
+            wanted.then_some((symbol.index().0, name))
         })
         .collect();
     elf.dynamic_relocations()
@@ -292,6 +297,19 @@ mod tests {
                 found.iter().any(|(name, _, _)| *name == "free"),
                 "{found:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_call_that_goes_on_by_another_name_is_counted_once() {
+        let Some(library) = of("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4") else {
+            return;
+        };
+        let found: Vec<&str> = names(&library).iter().map(|(name, _, _)| *name).collect();
+        assert!(found.contains(&"aligned_alloc"), "{found:?}");
+        // These call `tc_memalign`, which is `aligned_alloc` too.
+        for name in ["posix_memalign", "valloc", "pvalloc"] {
+            assert!(!found.contains(&name), "{name}: {found:?}");
         }
     }
 

@@ -25,7 +25,7 @@ use super::{
     chosen::{Allocator, Files, Mapping, mappings},
     functions::CATALOGUE,
     library::Place,
-    sites::{spot, wanted},
+    sites::{Asked, followed, spot, wanted},
 };
 use crate::{
     arch::Emulates,
@@ -58,6 +58,8 @@ struct Server<'a> {
     files: Files,
     /// What was told of a process: its allocator's file, or that it has none.
     told: BTreeMap<u32, String>,
+    /// What functions of a process asked for in windows that followed nothing.
+    asked: BTreeMap<u32, Asked>,
     /// Processes that are probed until they end.
     kept: BTreeMap<u32, (Vec<Mapping>, Probed)>,
     /// Since when hits of those are counted, and CPU time of ours when that began.
@@ -112,6 +114,7 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, prepared: Result<Relocated, Strin
         line,
         files: Files::new(emulates),
         told: BTreeMap::new(),
+        asked: BTreeMap::new(),
         kept: BTreeMap::new(),
         kept_since: (0, 0),
         hits: [0; HIT_COUNTERS],
@@ -130,6 +133,7 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, prepared: Result<Relocated, Strin
             Received::Message(Order::Tell { number }) => server.tell_kept(number),
             Received::Message(Order::Forget { pid }) => {
                 server.told.remove(&pid);
+                server.asked.remove(&pid);
                 server.kept.remove(&pid);
             }
             Received::Nothing => {}
@@ -176,7 +180,7 @@ impl Server<'_> {
             ..Closed::default()
         };
         if let Some((mappings, allocator)) = self.allocator(order.pid) {
-            let places = wanted(&allocator.library.places, order);
+            let places = self.places(&allocator, order);
             self.clear();
             let began = Instant::now();
             let mut probed = self.attach(order.pid, &allocator, &places, order.paired);
@@ -211,11 +215,27 @@ impl Server<'_> {
             let mappings = super::chosen::mappings(order.pid)
                 .filter(|now| !now.is_empty())
                 .unwrap_or(mappings);
-            self.tell(order.number, |_| Some(&mappings));
+            let asked = self.tell(order.number, |_| Some(&mappings));
+            if !order.paired {
+                let sums = self.asked.entry(order.pid).or_default();
+                for (function, bytes) in asked {
+                    *sums.entry(function).or_default() += bytes;
+                }
+            }
             closed.lifetimes = order.paired.then(|| self.lifetimes(closed.to));
         }
         closed.own_cpu_ns = own_cpu_ns().saturating_sub(cpu);
         self.send(&Notice::Closed(closed));
+    }
+
+    fn places(&self, allocator: &Allocator, order: &WindowOrder) -> Vec<Place> {
+        let places = &allocator.library.places;
+        if !order.paired {
+            return wanted(places, order);
+        }
+        let unknown = Asked::new();
+        let asked = self.asked.get(&order.pid).unwrap_or(&unknown);
+        followed(places, asked, self.together.is_some())
     }
 
     /// The allocator of a process, told when it is another than before.

@@ -11,7 +11,9 @@ use trainprof_common::{
 };
 
 use super::{
-    super::{CallSum, Closed, Frame, LifetimeSum, Maps, Notice, StackSum, chosen::Mapping},
+    super::{
+        CallSum, Closed, Frame, LifetimeSum, Maps, Notice, StackSum, chosen::Mapping, sites::Asked,
+    },
     Server,
 };
 use crate::kernel::wire::Packed;
@@ -55,12 +57,12 @@ impl Server<'_> {
         }
     }
 
-    /// Tells of calls and where they came from.
+    /// Tells of calls and where they came from. Gives what each function asked for.
     pub(super) fn tell<'m>(
         &mut self,
         number: u32,
         mappings: impl Fn(u32) -> Option<&'m Vec<Mapping>>,
-    ) {
+    ) -> Asked {
         let mut calls: Vec<CallSum> = self
             .maps
             .calls
@@ -88,6 +90,11 @@ impl Server<'_> {
                 stacks: part.to_vec(),
             });
         }
+        let mut asked = Asked::new();
+        for sum in &calls {
+            *asked.entry(sum.function).or_default() += sum.bytes;
+        }
+        asked
     }
 
     /// Sampled stacks, the most frequent first, those of all threads together.
