@@ -14,4 +14,5 @@ mod state;
 mod stories;
 mod tails;
 mod tale;
+mod throttled;
 mod verdicts;
