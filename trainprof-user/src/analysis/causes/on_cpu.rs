@@ -297,7 +297,7 @@ impl Scene<'_> {
             ..Detail::default()
         };
         let ours = self.facts.session.thread(by).is_some();
-        let throttled = self.throttled.share(windows, ours);
+        let throttled = self.throttled.share(self.facts, tid, by, windows);
         out.push((Kind::CpuThrottled, detail, throttled));
         let left = 1.0 - throttled;
         // Behind a thread that it shares a lock with, while somebody wants that lock: that one was woken for it, or has not

@@ -15,4 +15,5 @@ mod state;
 mod stories;
 mod tails;
 mod tale;
+mod throttled;
 mod verdicts;

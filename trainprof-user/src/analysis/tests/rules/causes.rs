@@ -250,7 +250,7 @@ fn throttled(hit: u64) -> Session {
             period_us: 100_000,
             periods: 10 * second,
             throttled_periods: hit * second,
-            throttled_ns: 40_000_000 * hit * second,
+            throttled_ns: 50_000_000 * hit * second,
         }));
     }
     session
