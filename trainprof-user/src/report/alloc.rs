@@ -13,7 +13,10 @@ use super::{
 use crate::{
     analysis::memory::{kept_sites, tells_kept},
     record::fact::{AllocFrame, PageKind},
-    session::{Session, alloc::share},
+    session::{
+        Id, Session,
+        alloc::{ProcessAllocs, share},
+    },
     time::seconds,
 };
 
@@ -41,7 +44,7 @@ pub fn allocation(session: &Session, top: usize) -> Option<Allocation> {
         .processes
         .iter()
         .map(|(pid, process)| AllocProcess {
-            pid: *pid,
+            pid: Id(*pid),
             allocator: seen.allocators.get(pid).map(|fact| fact.library.clone()),
             windows: process.windows,
             window_s: round(process.seconds, 6),
@@ -53,11 +56,7 @@ pub fn allocation(session: &Session, top: usize) -> Option<Allocation> {
                 .iter()
                 .map(|(name, (count, _))| (name.clone(), *count))
                 .collect(),
-            threads: process
-                .threads
-                .iter()
-                .map(|(tid, (count, _))| (*tid, *count))
-                .collect(),
+            threads: threads(process),
         })
         .collect();
     processes.sort_by(|a, b| {
@@ -156,6 +155,15 @@ impl Kept {
     }
 }
 
+/// Calls of each thread; JSON knows no two keys that read alike.
+fn threads(process: &ProcessAllocs) -> BTreeMap<u32, u64> {
+    let mut out = BTreeMap::new();
+    for (tid, (count, _)) in &process.threads {
+        *out.entry(Id(*tid).of_kernel()).or_default() += count;
+    }
+    out
+}
+
 /// Where memory is asked for, the most frequent first.
 pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
     let seen = &session.alloc;
@@ -219,7 +227,7 @@ pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
                 let kept_here = named(&module, &function)
                     .and_then(|function| kept.get(&pid)?.at(&function, bytes));
                 AllocationSite {
-                    pid,
+                    pid: Id(pid),
                     function,
                     module: module.map(|path| file_name(&path)),
                     allocator,

@@ -22,7 +22,7 @@ use crate::{
     },
     record::{alloc::SHED_CALLS, fact::StopReason},
     session::{
-        Process, Session, Thread,
+        Id, Process, Session, Thread,
         roles::{Role, Share, leading_thread, roles, share},
     },
     time::seconds,
@@ -100,7 +100,7 @@ fn job(session: &Session, roles: &BTreeMap<u32, Role>) -> Job {
     let first = pid.and_then(|pid| session.processes.get(&pid));
     let facts = first.and_then(|process| process.seen.facts.as_ref());
     Job {
-        pid,
+        pid: pid.map(Id),
         command: facts.map(|f| f.command.clone()).unwrap_or_default(),
         started: facts.and_then(|f| f.started_unix),
         cgroup: facts.and_then(|f| f.cgroup.clone()),
@@ -124,9 +124,9 @@ fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>
     let facts = process.seen.facts.as_ref();
     let leading = leading_thread(session, process.pid);
     ProcessRow {
-        pid: process.pid,
+        pid: Id(process.pid),
         start_time: facts.map(|f| f.start_time_ticks),
-        parent: process.parent,
+        parent: Id(process.parent),
         role: roles
             .get(&process.pid)
             .copied()
@@ -228,8 +228,8 @@ fn trainer(session: &Session, roles: &BTreeMap<u32, Role>, analysis: &Analysis) 
         refine(&mut share, found);
     }
     Some(Trainer {
-        pid,
-        tid: thread.key.tid,
+        pid: Id(pid),
+        tid: Id(thread.key.tid),
         share,
     })
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Faults, RssBytes};
+use crate::session::Id;
 
 /// Memory of the job. What is `null` here is not measured yet.
 #[derive(Clone, Debug, Serialize)]
@@ -37,7 +38,7 @@ pub struct Memory {
 /// A process of the job that was killed because memory had run out.
 #[derive(Clone, Debug, Serialize)]
 pub struct OomKill {
-    pub pid: u32,
+    pub pid: Id,
     pub name: String,
     pub role: &'static str,
     /// Seconds after the beginning of the watch at which it ended.
@@ -67,7 +68,7 @@ pub struct KeptSite {
 /// Memory of one process over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryProcess {
-    pub pid: u32,
+    pub pid: Id,
     pub role: &'static str,
     pub anonymous_bytes: Option<Series>,
     pub file_bytes: Option<Series>,
@@ -141,7 +142,7 @@ pub struct CpuShare {
 /// Calls of one kind and size.
 #[derive(Clone, Debug, Serialize)]
 pub struct SizeRow {
-    pub pid: u32,
+    pub pid: Id,
     pub call: &'static str,
     /// At least so many bytes, and less than twice as many.
     pub from_bytes: u64,
@@ -211,7 +212,7 @@ pub struct Lifetimes {
 /// Allocations of one process.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllocProcess {
-    pub pid: u32,
+    pub pid: Id,
     /// File name of the library that serves it.
     pub allocator: Option<String>,
     pub windows: u32,
@@ -227,7 +228,7 @@ pub struct AllocProcess {
 /// A function that asks for memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllocationSite {
-    pub pid: u32,
+    pub pid: Id,
     /// The caller; `null` where no symbol tells.
     pub function: Option<String>,
     pub module: Option<String>,

@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 
 use super::units::{WIDTH, bytes, clip, clip_left, count, micros, percent, wrapped};
-use crate::report::model::{BlameRow, DirectoryRow, Io, ProcessRow, Report, WaitRow};
+use crate::{
+    report::model::{BlameRow, DirectoryRow, Io, ProcessRow, Report, WaitRow},
+    session::Id,
+};
 
 /// Ways and waits that are listed, and the part (0–1) of the time that each must have.
 const WAYS: usize = 6;
@@ -147,7 +150,7 @@ fn waited_in(wait: &WaitRow) -> String {
     said
 }
 
-fn ended_by(wait: &WaitRow, own: u32) -> String {
+fn ended_by(wait: &WaitRow, own: Id) -> String {
     match (&wait.waker.name, wait.waker.pid, wait.waker.kind) {
         (Some(name), Some(pid), _) if pid == own => format!(
             "woken by its own thread {} ({name})",
