@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::{Value, json};
 use trainprof_tests::env::{in_vm, root_test};
-use trainprof_tests::report::u64_at;
+use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
 use trainprof_tests::{Checks, Data, Observed, observe};
 
@@ -60,6 +61,69 @@ fn whoever_is_started_while_watching_is_followed() {
             format!("process {pid} read files and is not in the report")
         });
     }
+    checks.done();
+}
+
+#[test]
+fn two_processes_with_one_id_are_told_apart() {
+    let Some(_turn) = root_test("two_processes_with_one_id_are_told_apart") else {
+        return;
+    };
+    let data = Data::new();
+    let folder = data.files("first", 40, "", |n| 1_000 + n);
+    let other = data.files("second", 70, "", |n| 3_000 + n);
+    let seen = observe("again", &os(&[&folder, &other]));
+    let Observed { truth, report, .. } = &seen;
+    let id = &truth["id"];
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    let of = |rows: &str, key: &str| -> Vec<Value> {
+        let rows = report.rows(rows).iter();
+        rows.filter(|row| row[key] == *id).cloned().collect()
+    };
+    let rows = of("/job/processes", "pid");
+    assert_eq!(rows.len(), 2, "rows of process {id}: {rows:#?}");
+    let workload = |row: &Value| {
+        row["command"][0]
+            .as_str()
+            .is_some_and(|c| c.ends_with("again"))
+    };
+    checks.that(workload(&rows[0]), || {
+        format!("the first one ran {}", rows[0]["command"])
+    });
+    let executed = json!(["another", "--read", other]);
+    checks.that(rows[1]["command"] == executed, || {
+        format!("the second one ran {}", rows[1]["command"])
+    });
+    let lives = truth["lives"].as_array().expect("lives of the truth");
+    for (which, (life, row)) in ["first", "second"].iter().zip(lives.iter().zip(&rows)) {
+        let mut exact = |what: &str, truth: &str, report: &str| {
+            let what = format!("{what} of the {which}");
+            checks.exact(&what, u64_at(life, truth), u64_at(row, report));
+        };
+        exact("start time", "/start_time", "/start_time");
+        exact("opens", "/files/open/count", "/io/opens");
+        exact("reads", "/files/read/count", "/io/reads");
+        exact("bytes", "/files/read/bytes", "/io/bytes_read");
+        checks.exact(
+            &format!("threads of the {which}"),
+            1,
+            u64_at(row, "/threads"),
+        );
+        checks.that(row["parent"] == truth["pid"], || {
+            format!("the parent of the {which} is {}", row["parent"])
+        });
+        checks.that(row["ended"] == true, || {
+            format!("the {which} has not ended")
+        });
+        // Beginning, exec and end are outside the workload's own account.
+        let cpu = f64_at(life, "/cpu_s");
+        let told = f64_at(row, "/cpu_s");
+        let most = cpu + if in_vm() { 0.3 } else { 0.02 };
+        checks.between(&format!("CPU time of the {which}"), (cpu, most), told);
+    }
+    let threads = of("/threads", "tid");
+    checks.exact("rows of the thread", 2, threads.len() as u64);
     checks.done();
 }
 

@@ -14,7 +14,7 @@ use super::{
     words,
 };
 use crate::record::fact::ObjectFact;
-use crate::session::{Session, kind::syscall_name, roles::is_ancestor};
+use crate::session::{Id, Session, kind::syscall_name, roles::is_ancestor};
 
 /// A job that uses less than this share of one CPU does nothing.
 const HANGS: f64 = 0.01;
@@ -67,9 +67,9 @@ pub fn told(
         return format!(
             "for {} of the time process {} waits until process {pid} ({}){} is done",
             words::percent(share),
-            trainer.cast.trainer,
+            Id(trainer.cast.trainer),
             clip(&command.replace('\n', " "), 80),
-            if is_ancestor(session, trainer.cast.trainer, pid) {
+            if is_ancestor(session, trainer.cast.trainer, pid.0) {
                 ", which it started,"
             } else {
                 ""
@@ -88,13 +88,19 @@ pub fn told(
     }
     let who = match doer(session, trainer, kind) {
         Some(pid) if trainer.cast.workers.contains(&pid) => {
-            format!("the trainer waits while worker {pid}, or one like it, spends")
+            format!(
+                "the trainer waits while worker {}, or one like it, spends",
+                Id(pid)
+            )
         }
         _ => match foremost_thread(session, trainer, kind) {
             Some(thread) if thread != trainer.cast.step_tid => {
-                format!("the trainer waits while thread {thread} of its process spends")
+                format!(
+                    "the trainer waits while thread {} of its process spends",
+                    Id(thread)
+                )
             }
-            _ => format!("process {} spends", trainer.cast.trainer),
+            _ => format!("process {} spends", Id(trainer.cast.trainer)),
         },
     };
     let waits = (kind == Kind::Unknown)
@@ -142,7 +148,7 @@ fn foremost_thread(session: &Session, trainer: &Trainer, kind: Kind) -> Option<u
 }
 
 /// The process that a cause's largest part is told to come from.
-fn foremost(session: &Session, trainer: &Trainer, kind: Kind) -> Option<(u32, String)> {
+fn foremost(session: &Session, trainer: &Trainer, kind: Kind) -> Option<(Id, String)> {
     let of_kind = trainer.shares.iter().filter(|share| share.kind == kind);
     let largest = of_kind.max_by(|a, b| a.ns.total_cmp(&b.ns))?;
     outsider(session, largest.detail.outsider)
@@ -158,8 +164,9 @@ fn stopped(session: &Session, trainer: &Trainer, share: f64) -> String {
         })
         .unwrap_or_default();
     format!(
-        "for {} of the time process {who} was stopped, by a signal (SIGSTOP), a debugger or a freezer{again}",
-        words::percent(share)
+        "for {} of the time process {} was stopped, by a signal (SIGSTOP), a debugger or a freezer{again}",
+        words::percent(share),
+        Id(who)
     )
 }
 
@@ -180,7 +187,7 @@ fn hang(session: &Session, trainer: &Trainer) -> Option<String> {
     (most.ns >= 0.9 * trainer.wall).then(|| {
         format!(
             "nothing of the job runs: process {} waits in {} for {}, and nobody ends that; it may hang",
-            trainer.cast.trainer,
+            Id(trainer.cast.trainer),
             syscall_name(nr),
             words::time(trainer.wall / 1e9)
         )
@@ -189,7 +196,7 @@ fn hang(session: &Session, trainer: &Trainer) -> Option<String> {
 
 /// Waits for a process outside the job, where they are most of what could not be followed to a cause.
 fn stranger(session: &Session, trainer: &Trainer) -> Option<String> {
-    let mut by_process = BTreeMap::<(u32, String), (f64, f64)>::new();
+    let mut by_process = BTreeMap::<(Id, String), (f64, f64)>::new();
     let mut all = 0.0;
     for share in trainer
         .shares
@@ -219,7 +226,7 @@ fn stranger(session: &Session, trainer: &Trainer) -> Option<String> {
     Some(format!(
         "for {} of the time process {} waits until process {pid} ({}), outside the job, {what}",
         words::percent(ns / trainer.wall.max(1.0)),
-        trainer.cast.trainer,
+        Id(trainer.cast.trainer),
         clip(&command.replace('\n', " "), 80),
     ))
 }

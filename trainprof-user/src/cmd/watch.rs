@@ -20,7 +20,7 @@ use crate::{
     privilege::{self, Keep},
     record::fact::StopReason,
     session::{
-        Session,
+        Id, Session,
         roles::{Role, roles},
     },
     source::{Live, SourceError, Watch, alloc::Mode, scan},
@@ -245,12 +245,12 @@ async fn collect(live: &mut Live, output: &mut Output, to: KtimeNs) -> Result<Kt
     Ok(to)
 }
 
-/// The processes whose calls may tell steps apart.
+/// The processes whose calls may tell steps apart, as the kernel has them.
 fn trainers(session: &Session) -> BTreeSet<u32> {
     roles(session)
         .into_iter()
         .filter(|(_, role)| *role == Role::Trainer)
-        .map(|(pid, _)| pid)
+        .map(|(pid, _)| Id(pid).of_kernel())
         .collect()
 }
 

@@ -6,7 +6,8 @@ use procfs::process::{Process, Stat, StatFlags};
 use serde::{Deserialize, Serialize};
 
 use super::cgroup::CgroupFacts;
-use super::{EnvError, read_text};
+use super::{EnvError, clock, read_text};
+use crate::time::KtimeNs;
 
 /// Arguments kept of a command line.
 pub const MAX_ARGUMENTS: usize = 64;
@@ -84,6 +85,13 @@ impl ProcessFacts {
         }
         Ok(facts)
     }
+
+    /// Whether it had begun by then. If not, the number was another process's at that time.
+    pub fn was_there(&self, at: KtimeNs) -> bool {
+        // Beginnings are told by the clock that goes on while the host sleeps, rounded down to a tick.
+        let slept = clock::since_boot_ns().saturating_sub(clock::now().0);
+        self.start_time_ticks.saturating_mul(tick_ns()) <= at.0.saturating_add(slept)
+    }
 }
 
 /// The command line, bounded and masked as [`ProcessFacts::command`]; empty also where it cannot be read.
@@ -105,8 +113,11 @@ pub fn start_time(pid: u32) -> Result<u64, EnvError> {
 /// # Errors
 /// When there is no such process.
 pub fn age_ns(pid: u32) -> Result<u64, EnvError> {
-    let tick = 1_000_000_000 / procfs::ticks_per_second();
-    Ok(super::clock::since_boot_ns().saturating_sub(start_time(pid)?.saturating_mul(tick)))
+    Ok(clock::since_boot_ns().saturating_sub(start_time(pid)?.saturating_mul(tick_ns())))
+}
+
+fn tick_ns() -> u64 {
+    1_000_000_000 / procfs::ticks_per_second()
 }
 
 /// Whether this is a thread of the kernel: PF_KTHREAD in the flags of `proc_pid_stat(5)`. Such processes have no
@@ -369,6 +380,7 @@ mod tests {
             (facts.pid, facts.start_time_ticks),
             (pid, start_time(pid).expect("our own"))
         );
+        assert!(facts.was_there(clock::now()) && !facts.was_there(KtimeNs(0)));
         assert!(!is_kernel_thread(pid).expect("our own"));
         assert!(
             facts.threads >= 1

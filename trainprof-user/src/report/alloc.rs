@@ -18,7 +18,7 @@ use crate::{
     },
     record::fact::{AllocFrame, PageKind},
     session::{
-        Session,
+        Id, Session,
         alloc::{Estimate, ProcessAllocs},
         shares::Histogram,
     },
@@ -104,7 +104,7 @@ fn process(session: &Session, pid: u32, top: usize) -> AllocProcess {
             let allocs = process.thread_allocs_per_s(thread, cpus);
             let bytes = process.thread_bytes_per_s(thread, cpus);
             AllocThread {
-                tid: *tid,
+                tid: Id(*tid),
                 calls: thread.calls,
                 allocs_per_s: value(allocs),
                 allocs_per_s_error: error(allocs),
@@ -117,7 +117,7 @@ fn process(session: &Session, pid: u32, top: usize) -> AllocProcess {
     by_thread.sort_by_key(|thread| std::cmp::Reverse(thread.calls));
     by_thread.truncate(top);
     AllocProcess {
-        pid,
+        pid: Id(pid),
         allocator: allocator.map(|fact| fact.library.clone()),
         windows: process.windows,
         window_s: round(process.seconds, 6),
@@ -130,11 +130,7 @@ fn process(session: &Session, pid: u32, top: usize) -> AllocProcess {
             .iter()
             .map(|(name, (count, _))| (name.clone(), *count))
             .collect(),
-        threads: process
-            .threads
-            .iter()
-            .map(|(tid, thread)| (*tid, thread.calls))
-            .collect(),
+        threads: threads(process),
         sizes: sizes(&process.sizes),
         by_thread,
     }
@@ -190,6 +186,15 @@ impl Kept {
     }
 }
 
+/// Calls of each thread; JSON knows no two keys that read alike.
+fn threads(process: &ProcessAllocs) -> BTreeMap<u32, u64> {
+    let mut out = BTreeMap::new();
+    for (tid, thread) in &process.threads {
+        *out.entry(Id(*tid).of_kernel()).or_default() += thread.calls;
+    }
+    out
+}
+
 /// Where memory is asked for, the most frequent first.
 pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
     let rows = callers(session);
@@ -216,7 +221,7 @@ pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
             let (allocs, bytes) = (row.allocs_per_s(session), row.bytes_per_s(session));
             let share = row.share(session);
             AllocationSite {
-                pid: row.pid,
+                pid: Id(row.pid),
                 module: row.module.as_deref().map(file_name),
                 allocs_per_s: value(allocs),
                 allocs_per_s_error: error(allocs),

@@ -23,7 +23,7 @@ use crate::{
     env::{cgroup::CgroupFacts, frameworks::FrameworkFacts},
     record::{alloc::SHED_CALLS, fact::StopReason},
     session::{
-        Process, Session, Thread,
+        Id, Process, Session, Thread,
         roles::{Role, Share, leading_thread, roles, share},
     },
     time::seconds,
@@ -96,16 +96,16 @@ fn host(session: &Session) -> Option<Host> {
     })
 }
 
-fn job(session: &Session, roles: &BTreeMap<u32, Role>, trainer: Option<u32>) -> Job {
+fn job(session: &Session, roles: &BTreeMap<u32, Role>, trainer: Option<Id>) -> Job {
     let pid = session
         .start
         .as_ref()
         .and_then(|start| start.targets.first().copied());
     let first = pid.and_then(|pid| session.processes.get(&pid));
     let facts = first.and_then(|process| process.seen.facts.as_ref());
-    let trainer = trainer.and_then(|pid| session.processes.get(&pid));
+    let trainer = trainer.and_then(|pid| session.processes.get(&pid.0));
     Job {
-        pid,
+        pid: pid.map(Id),
         command: facts.map(|f| f.command.clone()).unwrap_or_default(),
         started: facts.and_then(|f| f.started_unix),
         cgroup: telling(first, trainer, cgroup_of, CgroupFacts::names_owner),
@@ -155,9 +155,9 @@ fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>
     let facts = process.seen.facts.as_ref();
     let leading = leading_thread(session, process.pid);
     ProcessRow {
-        pid: process.pid,
+        pid: Id(process.pid),
         start_time: facts.map(|f| f.start_time_ticks),
-        parent: process.parent,
+        parent: Id(process.parent),
         role: roles
             .get(&process.pid)
             .copied()
@@ -263,8 +263,8 @@ fn trainer(session: &Session, roles: &BTreeMap<u32, Role>, analysis: &Analysis) 
         refine(&mut share, found);
     }
     Some(Trainer {
-        pid,
-        tid: thread.key.tid,
+        pid: Id(pid),
+        tid: Id(thread.key.tid),
         share,
     })
 }

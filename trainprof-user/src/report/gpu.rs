@@ -10,7 +10,7 @@ use super::{
 use crate::{
     analysis::Analysis,
     record::fact::{GpuDeviceFact, GpuMetric, GpuSampleFact},
-    session::Session,
+    session::{Id, Session},
 };
 
 pub fn gpu(session: &Session, analysis: &Analysis) -> Gpu {
@@ -136,7 +136,7 @@ fn device(session: &Session, fact: &GpuDeviceFact) -> GpuDevice {
             .map(|((_, pid), seen)| {
                 let (sum, count) = seen.utilisation;
                 GpuProcess {
-                    pid: *pid,
+                    pid: Id(*pid),
                     name: seen.last.name.clone(),
                     in_job: session.processes.contains_key(pid),
                     memory_max_bytes: seen.memory_max_bytes,

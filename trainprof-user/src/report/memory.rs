@@ -23,7 +23,7 @@ use crate::{
     },
     record::fact::{CgroupPressureSample, PageKind, PlaceClass, PressureTotals, ProcessSample},
     session::{
-        Session,
+        Id, Session,
         roles::{Role, roles},
     },
     time::KtimeNs,
@@ -104,7 +104,7 @@ fn oom_kills(session: &Session) -> Vec<OomKill> {
         .map(|(at, pid)| {
             let process = session.processes.get(&pid);
             OomKill {
-                pid,
+                pid: Id(pid),
                 name: process
                     .map(|process| process.name.clone())
                     .unwrap_or_default(),
@@ -150,7 +150,7 @@ fn processes(session: &Session, top: usize) -> Vec<MemoryProcess> {
             };
             let proportional = of(|s| s.pss_bytes);
             MemoryProcess {
-                pid: *pid,
+                pid: Id(*pid),
                 role: roles.get(pid).map_or(Role::Helper, |role| *role).name(),
                 anonymous_bytes: of(|s| Some(s.anon_bytes)),
                 file_bytes: of(|s| Some(s.file_bytes)),
@@ -341,7 +341,7 @@ fn sizes(session: &Session) -> Vec<SizeRow> {
                 .filter(|(_, count)| **count > 0)
                 .filter_map(move |(bucket, count)| {
                     Some(SizeRow {
-                        pid: *pid,
+                        pid: Id(*pid),
                         call: call?,
                         from_bytes: size_low(bucket),
                         count: *count,

@@ -7,7 +7,7 @@ use trainprof_common::{op::Class, thread::WakerKind};
 use super::model::{ThreadIo, ThreadTime, WaitRow, Waker};
 use crate::{
     session::{
-        Session, Thread, WaitId, WaitTotal,
+        Id, Session, Thread, WaitId, WaitTotal,
         kind::{WaitKind, syscall_name, wait_kind},
         roles::{Role, leading_thread},
     },
@@ -35,8 +35,8 @@ fn thread_time(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) 
     let seen = thread.run_ns + thread.wait_ns() + thread.runnable_ns();
     ThreadTime {
         role: role.copied().unwrap_or(Role::Helper).name(),
-        pid: thread.pid,
-        tid: thread.key.tid,
+        pid: Id(thread.pid),
+        tid: Id(thread.key.tid),
         name: thread.name.clone(),
         present_s: seconds(present),
         on_cpu_s: seconds(thread.run_ns),
@@ -102,7 +102,7 @@ pub fn waits(session: &Session, thread: &Thread, most: usize) -> Vec<WaitRow> {
                 count: total.count,
                 max_s: seconds(total.max_ns),
                 waker: Waker {
-                    tid: (!passing && waker != 0).then_some(waker),
+                    tid: (!passing && waker != 0).then_some(Id(waker)),
                     ..describe_waker(session, waker_kind, waker)
                 },
             },
@@ -137,8 +137,8 @@ fn describe_waker(session: &Session, kind: u8, tid: u32) -> Waker {
         .unwrap_or_default();
     Waker {
         kind,
-        pid,
-        tid: (tid != 0).then_some(tid),
+        pid: pid.map(Id),
+        tid: (tid != 0).then_some(Id(tid)),
         name,
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         words::place,
     },
     session::{
-        Session, WaitId,
+        Id, Session, WaitId,
         kind::{WaitKind, syscall_name, wait_kind},
         roles::Role,
     },
@@ -164,16 +164,16 @@ fn path(
 /// A thread by its part: workers are told apart by nothing but their process.
 fn who(session: &Session, cast: &Cast, tid: u32) -> String {
     let Some(thread) = session.thread(tid) else {
-        return format!("thread {tid}");
+        return format!("thread {}", Id(tid));
     };
     let pid = thread.pid;
     let role = cast.roles.get(&pid).copied().unwrap_or(Role::Helper).name();
     if tid == cast.step_tid || (tid == pid && pid != cast.trainer) {
-        format!("{role} {pid}")
+        format!("{role} {}", Id(pid))
     } else if cast.loader_threads.contains(&tid) {
-        format!("loader thread {tid} ({})", thread.name)
+        format!("loader thread {} ({})", Id(tid), thread.name)
     } else {
-        format!("{role} {pid}, thread {}", thread.name)
+        format!("{role} {}, thread {}", Id(pid), thread.name)
     }
 }
 

@@ -9,6 +9,7 @@ pub mod gpu;
 pub mod history;
 pub mod host;
 pub mod kind;
+mod lives;
 pub mod memory;
 pub mod python;
 pub mod roles;
@@ -40,6 +41,8 @@ pub use files::{FileTotals, Histogram, OpKey, OpTotal};
 pub use gpu::GpuSeen;
 pub use history::{History, Segment};
 pub use host::HostSeen;
+pub use lives::Id;
+use lives::Lives;
 pub use memory::{MemorySeen, SeenFault};
 pub use python::PythonSeen;
 pub use threads::{Thread, ThreadKey, WaitId, WaitTotal};
@@ -49,6 +52,7 @@ use untimed::Untimed;
 /// A process of the job: one life of a process id.
 #[derive(Clone, Debug)]
 pub struct Process {
+    /// As all ids here one for this life alone, see [`Id`].
     pub pid: u32,
     pub since: KtimeNs,
     pub parent: u32,
@@ -70,13 +74,13 @@ pub struct Rss {
 /// Everything that was recorded, summed up.
 #[derive(Default)]
 pub struct Session {
+    lives: Lives,
     pub start: Option<Start>,
     pub stop: Option<Stop>,
     pub missing: Vec<(String, String)>,
-    /// By process id; of several lives of one id the last.
     pub processes: BTreeMap<u32, Process>,
     pub threads: BTreeMap<ThreadKey, Thread>,
-    /// The life that a thread id stands for now.
+    /// Under an id that a thread takes over by executing a program, another one was before.
     current: BTreeMap<u32, ThreadKey>,
     pub filesets: BTreeMap<u32, FilesetFact>,
     pub mounts: Vec<MountFacts>,
@@ -108,6 +112,8 @@ pub struct Session {
 impl Session {
     /// Takes one record in. Records come in the order in which they were written.
     pub fn apply(&mut self, record: &Record) {
+        let record = self.lives.tell_apart(record);
+        let record = record.as_ref();
         match record {
             Record::Start(start) => {
                 self.until = start.at;
@@ -308,10 +314,11 @@ impl Session {
         self.close_history(interval);
         // The ends first: they tell of threads whose beginning was lost.
         for end in &interval.ended {
-            if self
-                .thread(end.tid)
-                .is_none_or(|t| t.key.since != end.followed_since)
-            {
+            let key = ThreadKey {
+                tid: end.tid,
+                since: end.followed_since,
+            };
+            if !self.threads.contains_key(&key) {
                 self.thread_seen(&ThreadSeen {
                     at: end.followed_since,
                     pid: end.pid,
@@ -320,7 +327,8 @@ impl Session {
                     name: end.name.clone(),
                 });
             }
-            if let Some(thread) = self.thread_mut(end.tid) {
+            // Not always the one that has the id now: another thread may have taken it over.
+            if let Some(thread) = self.threads.get_mut(&key) {
                 thread.until = Some(end.at);
                 thread.set_totals(&end.totals);
                 thread.counters = Some(end.counters);

@@ -16,7 +16,7 @@ use crate::{
 /// Different waits that are kept apart for one thread; the rest are told apart by kind and waker alone.
 const MAX_WAITS: usize = 4096;
 
-/// Identity of a thread: ids are used again, so the beginning belongs to it.
+/// Identity of a thread. Its id is one of its own life, but a thread that executes a program takes its process's over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadKey {
     pub tid: u32,

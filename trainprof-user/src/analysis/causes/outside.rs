@@ -1,9 +1,9 @@
 //! Who is outside the job, by process and command.
 
-use crate::session::Session;
+use crate::session::{Id, Session};
 
 /// The process of a thread outside the job, or of a helper of it, and its command.
-pub fn outsider(session: &Session, tid: u32) -> Option<(u32, String)> {
+pub fn outsider(session: &Session, tid: u32) -> Option<(Id, String)> {
     if let Some(thread) = session.thread(tid) {
         let process = session.processes.get(&thread.pid)?;
         let command = process
@@ -12,7 +12,10 @@ pub fn outsider(session: &Session, tid: u32) -> Option<(u32, String)> {
             .as_ref()
             .map(|facts| facts.command.join(" "));
         let command = command.filter(|command| !command.is_empty());
-        return Some((thread.pid, command.unwrap_or_else(|| process.name.clone())));
+        return Some((
+            Id(thread.pid),
+            command.unwrap_or_else(|| process.name.clone()),
+        ));
     }
     let (pid, name) = session.outsiders.get(&tid)?;
     let pid = pid.unwrap_or(tid);
@@ -22,5 +25,5 @@ pub fn outsider(session: &Session, tid: u32) -> Option<(u32, String)> {
         .get(&pid)
         .filter(|command| !command.is_empty())
         .map(|command| command.join(" "));
-    Some((pid, command.or_else(|| name.clone())?))
+    Some((Id(pid), command.or_else(|| name.clone())?))
 }

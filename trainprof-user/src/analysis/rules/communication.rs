@@ -3,7 +3,10 @@
 use serde_json::json;
 
 use super::{Answer, Look, look::seconds};
-use crate::analysis::{Kind, words::percent};
+use crate::{
+    analysis::{Kind, words::percent},
+    session::Id,
+};
 
 const KIND: Kind = Kind::Communication;
 
@@ -17,7 +20,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             ranks
                 .iter()
                 .take(8)
-                .map(|(pid, ns)| json!({"pid": pid, "seconds": seconds(*ns)}))
+                .map(|(pid, ns)| json!({"pid": Id(*pid), "seconds": seconds(*ns)}))
                 .collect(),
         );
         let Some((guilty, _)) = ranks.first() else {
@@ -39,16 +42,17 @@ pub(super) fn rule(look: &Look) -> Answer {
                 kind.name()
             )
         });
-        evidence.insert("guilty_pid", json!(guilty));
+        let process = Id(*guilty);
+        evidence.insert("guilty_pid", json!(process));
         (
-            format!("the other ranks wait for the rank in process {guilty}{does}"),
+            format!("the other ranks wait for the rank in process {process}{does}"),
             match doing.first() {
                 Some((kind, _)) if *kind != Kind::Compute => format!(
-                    "make that rank's work as short as that of the others, its {} first: attach to process {guilty} to see what is behind it",
+                    "make that rank's work as short as that of the others, its {} first: attach to process {process} to see what is behind it",
                     kind.name()
                 ),
                 _ => format!(
-                    "make that rank's work as short as that of the others (batches of the same cost for each rank, a CPU or GPU like theirs): attach to process {guilty} to see what it does"
+                    "make that rank's work as short as that of the others (batches of the same cost for each rank, a CPU or GPU like theirs): attach to process {process} to see what it does"
                 ),
             },
         )

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     analysis::{memory, words},
     record::fact::PageKind,
+    session::Id,
 };
 
 /// Slower growth than this (bytes a second, all processes) does not matter.
@@ -34,7 +35,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         kind: "copy-on-write",
         share: None,
         evidence: [
-            ("workers", json!(pids)),
+            ("workers", pids.iter().map(|pid| json!(Id(*pid))).collect()),
             ("bytes_per_s", rounded(slope)),
             ("sites", sites.iter().take(SITES).map(site).collect()),
         ]

@@ -19,7 +19,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             .outsiders(KIND)
             .into_iter()
             .filter(|((pid, _), ns)| {
-                *pid != look.trainer.cast.trainer && *ns >= WORTH_NAMING * look.trainer.ns(KIND)
+                pid.0 != look.trainer.cast.trainer && *ns >= WORTH_NAMING * look.trainer.ns(KIND)
             })
             .take(4)
             .map(|((pid, command), _)| format!("process {pid} ({})", clip(&command, 40)))

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Answer, Finding, Look, growth::steady_growth, look::rounded};
-use crate::analysis::words;
+use crate::{analysis::words, session::Id};
 
 /// Slower growth than this (descriptors a second) takes days to matter.
 const MIN_SLOPE: f64 = 0.2;
@@ -26,14 +26,16 @@ pub(super) fn rule(look: &Look) -> Answer {
                 kind: "fd-growth",
                 share: None,
                 evidence: [
-                    ("pid", json!(pid)),
+                    ("pid", json!(Id(*pid))),
                     ("descriptors", rounded(growth.last)),
                     ("descriptors_per_s", rounded(growth.slope)),
                 ]
                 .into(),
                 summary: format!(
-                    "process {pid} opens {:.1} descriptors a second more than it closes; it has {:.0}",
-                    growth.slope, growth.last
+                    "process {} opens {:.1} descriptors a second more than it closes; it has {:.0}",
+                    Id(*pid),
+                    growth.slope,
+                    growth.last
                 ),
                 advice: format!(
                     "close files, or let a with-statement do it; tensors passed between processes hold one each (torch.multiprocessing.set_sharing_strategy). It will have {USUAL_LIMIT:.0}, the usual limit (ulimit -n), {}",

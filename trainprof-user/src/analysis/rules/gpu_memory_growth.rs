@@ -8,7 +8,7 @@ use super::{
     look::rounded,
     memory_growth::role,
 };
-use crate::{analysis::words, record::fact::GpuMetric};
+use crate::{analysis::words, record::fact::GpuMetric, session::Id};
 
 /// Slower growth than this (bytes a second) takes days to matter.
 const MIN_SLOPE: f64 = 256.0 * 1024.0;
@@ -75,7 +75,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             .find(|(pid, bytes)| of_job(pid) && *bytes > 0.0)
             .map(|(pid, _)| *pid);
         let whose = pid.map_or_else(String::new, |pid| {
-            format!(" of the {} (process {pid})", role(look, pid))
+            format!(" of the {} (process {})", role(look, pid), Id(pid))
         });
         let (mut evidence, turn) = look.per_turn(&growth);
         let left = device
@@ -94,7 +94,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             ("bytes_per_s", rounded(growth.slope)),
             ("margin_bytes_per_s", rounded(growth.margin)),
             ("time_to_limit_s", left.map_or(json!(null), rounded)),
-            ("pid", json!(pid)),
+            ("pid", json!(pid.map(Id))),
             ("processes", processes(&growing)),
         ]);
         return Answer::Found(Finding {
@@ -126,7 +126,7 @@ fn processes(growing: &[(u32, Growth)]) -> Value {
         .iter()
         .map(|(pid, growth)| {
             json!({
-                "pid": pid,
+                "pid": Id(*pid),
                 "bytes_per_s": rounded(growth.slope),
                 "margin_bytes_per_s": rounded(growth.margin),
             })

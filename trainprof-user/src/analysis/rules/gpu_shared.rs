@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Answer, Finding, Look, look::rounded};
-use crate::analysis::words;
+use crate::{analysis::words, session::Id};
 
 /// Less use than this (0–1) is a desktop or a monitor.
 const MIN_USE: f64 = 0.02;
@@ -54,14 +54,15 @@ pub(super) fn rule(look: &Look) -> Answer {
             others
                 .iter()
                 .map(|(device, pid, name, mean, memory)| {
-                    json!({"device": device, "pid": pid, "name": name,
+                    json!({"device": device, "pid": Id(*pid), "name": name,
                            "utilisation": mean.map(rounded), "memory_bytes": memory})
                 })
                 .collect(),
         )]
         .into(),
         summary: format!(
-            "process {pid}{} outside the job uses GPU {device}: {}",
+            "process {}{} outside the job uses GPU {device}: {}",
+            Id(pid),
             name.map_or_else(String::new, |name| format!(" ({name})")),
             words::list(&what)
         ),

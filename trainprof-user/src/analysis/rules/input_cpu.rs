@@ -12,6 +12,7 @@ use super::{
 use crate::{
     analysis::{Kind, python::Place, running::decodes, spans::overlap, walk::What, words},
     record::fact::SampleFact,
+    session::Id,
 };
 
 const KIND: Kind = Kind::InputCpu;
@@ -237,7 +238,7 @@ fn outside(look: &Look) -> (Vec<String>, f64) {
     let all = look.outsiders(KIND);
     let ns = all.iter().map(|(_, ns)| ns).sum();
     // A program that is started again and again is one.
-    let mut by_command = BTreeMap::<&str, (u32, f64, usize)>::new();
+    let mut by_command = BTreeMap::<&str, (Id, f64, usize)>::new();
     for ((pid, command), ns) in &all {
         let entry = by_command.entry(command).or_insert((*pid, 0.0, 0));
         entry.1 += ns;

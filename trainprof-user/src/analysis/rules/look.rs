@@ -14,7 +14,7 @@ use crate::{
         python::{Place, Python},
         words::{bytes, factor, places, time},
     },
-    session::Session,
+    session::{Id, Session},
 };
 
 /// A cause with a smaller share is not worth a finding.
@@ -133,7 +133,7 @@ impl Look<'_> {
     }
 
     /// Processes outside the job, or helpers of it, that a cause's time went to: pid, command.
-    pub fn outsiders(&self, kind: Kind) -> Vec<((u32, String), f64)> {
+    pub fn outsiders(&self, kind: Kind) -> Vec<((Id, String), f64)> {
         self.top(kind, |share| {
             (share.detail.outsider != 0)
                 .then(|| outsider(self.session, share.detail.outsider))

@@ -11,7 +11,7 @@ use crate::{
         words,
     },
     record::fact::PageKind,
-    session::Session,
+    session::{Id, Session},
 };
 
 /// Call sites that are told.
@@ -50,7 +50,7 @@ pub(super) fn rule(look: &Look) -> Answer {
     let (per_turn, turn) = look.per_turn(&growth);
     let role = role(look, worst.pid);
     let mut evidence: super::Evidence = [
-        ("pid", json!(worst.pid)),
+        ("pid", json!(Id(worst.pid))),
         ("role", json!(role)),
         ("memory", json!(worst.which.name())),
         ("bytes_per_s", rounded(growth.slope)),
@@ -98,7 +98,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         evidence,
         summary: format!(
             "the {role} (process {}, {name}) keeps {} of {} memory a second (± {}){turn}{others}{kept}{until}",
-            worst.pid,
+            Id(worst.pid),
             words::bytes(growth.slope),
             worst.which.name(),
             words::bytes(growth.margin)
@@ -141,7 +141,7 @@ fn processes(look: &Look, growers: &[Grower]) -> Value {
         .take(2 * SITES)
         .map(|grower| {
             json!({
-                "pid": grower.pid,
+                "pid": Id(grower.pid),
                 "role": role(look, grower.pid),
                 "memory": grower.which.name(),
                 "bytes_per_s": rounded(grower.growth.slope),

@@ -3,7 +3,10 @@
 use serde_json::json;
 
 use super::{Answer, Finding, Look};
-use crate::analysis::{Kind, words};
+use crate::{
+    analysis::{Kind, words},
+    session::Id,
+};
 
 /// Difference between the rank that waits most and the one that waits least, as a share of the time.
 const MIN_DIFFERENCE: f64 = 0.15;
@@ -40,20 +43,20 @@ pub(super) fn rule(look: &Look) -> Answer {
         evidence: [(
             "waiting_share",
             all.iter()
-                .map(|(pid, share)| json!({"pid": pid, "share": (share * 1e3).round() / 1e3}))
+                .map(|(pid, share)| json!({"pid": Id(*pid), "share": (share * 1e3).round() / 1e3}))
                 .collect(),
         )]
         .into(),
         summary: format!(
             "the rank in process {} waits {} of the time for others, the one in process {} only {}",
-            most.0,
+            Id(most.0),
             words::percent(most.1),
-            least.0,
+            Id(least.0),
             words::percent(least.1)
         ),
         advice: format!(
             "give process {} less work or a faster place: the others wait for it; shared evenly, the work would take up to {saved} less time",
-            least.0
+            Id(least.0)
         ),
         effect: None,
     })

@@ -19,7 +19,7 @@ use crate::{
         words,
     },
     session::{
-        WaitId,
+        Id, WaitId,
         kind::{WaitKind, wait_kind},
     },
 };
@@ -57,7 +57,8 @@ pub(super) fn rule(look: &Look) -> Answer {
             };
             let summary = match one_sided(lock) {
                 Some(waiter) => format!(
-                    "thread {waiter} waits for {what} {} of the time, while {} {} it",
+                    "thread {} waits for {what} {} of the time, while {} {} it",
+                    Id(waiter),
                     words::percent(waited as f64 / look.trainer.wall),
                     words::list(&holders(look, lock, waiter)),
                     if threads == 2 { "has" } else { "have" },
@@ -81,7 +82,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             .and_then(|(tid, _)| look.session.thread(*tid));
         let name = thread.map_or_else(
             || "one thread".to_owned(),
-            |thread| format!("thread {} ({})", thread.key.tid, thread.name),
+            |thread| format!("thread {} ({})", Id(thread.key.tid), thread.name),
         );
         let fed = |item: &Item| {
             is_on_purpose(item.waker.kind)
@@ -163,7 +164,7 @@ fn holders(look: &Look, lock: &Lock, waiter: u32) -> Vec<String> {
     let others = lock.threads.iter().filter(|tid| **tid != waiter);
     others
         .filter_map(|tid| look.session.thread(*tid))
-        .map(|thread| format!("thread {} ({})", thread.key.tid, thread.name))
+        .map(|thread| format!("thread {} ({})", Id(thread.key.tid), thread.name))
         .collect()
 }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Series;
+use crate::session::Id;
 
 /// GPUs as the driver's library tells of them.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -55,7 +56,7 @@ pub struct GpuDevice {
 /// A process on a GPU.
 #[derive(Clone, Debug, Serialize)]
 pub struct GpuProcess {
-    pub pid: u32,
+    pub pid: Id,
     pub name: Option<String>,
     pub in_job: bool,
     pub memory_max_bytes: Option<u64>,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Faults, RssBytes};
+use crate::session::Id;
 
 /// Memory of the job. What is `null` here is not measured yet.
 #[derive(Clone, Debug, Serialize)]
@@ -41,7 +42,7 @@ pub struct Memory {
 /// A process of the job that was killed because memory had run out.
 #[derive(Clone, Debug, Serialize)]
 pub struct OomKill {
-    pub pid: u32,
+    pub pid: Id,
     pub name: String,
     pub role: &'static str,
     /// Seconds after the beginning of the watch at which it ended.
@@ -71,7 +72,7 @@ pub struct KeptSite {
 /// Memory of one process over time.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryProcess {
-    pub pid: u32,
+    pub pid: Id,
     pub role: &'static str,
     pub anonymous_bytes: Option<Series>,
     pub file_bytes: Option<Series>,
@@ -145,7 +146,7 @@ pub struct CpuShare {
 /// Calls of one kind and size.
 #[derive(Clone, Debug, Serialize)]
 pub struct SizeRow {
-    pub pid: u32,
+    pub pid: Id,
     pub call: &'static str,
     /// At least so many bytes, and less than twice as many.
     pub from_bytes: u64,
@@ -232,7 +233,7 @@ pub struct Lifetimes {
 /// Allocations of one process.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllocProcess {
-    pub pid: u32,
+    pub pid: Id,
     /// File name of the library that serves it.
     pub allocator: Option<String>,
     pub windows: u32,
@@ -252,7 +253,7 @@ pub struct AllocProcess {
 /// Allocations of one thread.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllocThread {
-    pub tid: u32,
+    pub tid: Id,
     /// Calls that were counted.
     pub calls: u64,
     pub allocs_per_s: Option<f64>,
@@ -265,7 +266,7 @@ pub struct AllocThread {
 /// A function that asks for memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct AllocationSite {
-    pub pid: u32,
+    pub pid: Id,
     /// The caller; `null` where no symbol tells.
     pub function: Option<String>,
     pub module: Option<String>,

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use self::{cost::*, gpu::*, io::*, memory::*};
-use crate::env::frameworks::FrameworkFacts;
+use crate::{env::frameworks::FrameworkFacts, session::Id};
 
 /// Name of the contract.
 pub const SCHEMA: &str = "trainprof.report/1";
@@ -62,7 +62,7 @@ pub struct Host {
 #[derive(Clone, Debug, Serialize)]
 pub struct Job {
     /// The first process that was asked for.
-    pub pid: Option<u32>,
+    pub pid: Option<Id>,
     /// Its arguments, with what looks like a secret replaced by `***`.
     pub command: Vec<String>,
     /// Seconds since 1970.
@@ -77,10 +77,10 @@ pub struct Job {
 /// One process of the job.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProcessRow {
-    pub pid: u32,
+    pub pid: Id,
     /// Clock ticks after boot (proc(5)); tells apart two processes with one id.
     pub start_time: Option<u64>,
-    pub parent: u32,
+    pub parent: Id,
     /// `trainer`, `worker` or `helper`.
     pub role: &'static str,
     pub name: String,
@@ -240,9 +240,9 @@ pub struct FindingRow {
 /// The process that consumes batches; of several the one that used most CPU time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Trainer {
-    pub pid: u32,
+    pub pid: Id,
     /// Its leading thread, whose time is told.
-    pub tid: u32,
+    pub tid: Id,
     pub share: Shares,
 }
 
@@ -259,8 +259,8 @@ pub struct Workers {
 pub struct ThreadTime {
     /// Role of the process for the thread that its time is told by; `helper` for its other threads.
     pub role: &'static str,
-    pub pid: u32,
-    pub tid: u32,
+    pub pid: Id,
+    pub tid: Id,
     pub name: String,
     /// Seconds that it was there while it was watched.
     pub present_s: f64,
@@ -309,7 +309,7 @@ pub struct WaitRow {
 pub struct Waker {
     /// `thread`, `interrupt`, `kernel` or `unknown`.
     pub kind: &'static str,
-    pub pid: Option<u32>,
-    pub tid: Option<u32>,
+    pub pid: Option<Id>,
+    pub tid: Option<Id>,
     pub name: Option<String>,
 }

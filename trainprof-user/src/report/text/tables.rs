@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 
 use super::units::{WIDTH, bytes, clip, clip_left, count, micros, percent, wrapped};
-use crate::report::model::{BlameRow, DirectoryRow, Io, ProcessRow, Report, WaitRow};
+use crate::{
+    report::model::{BlameRow, DirectoryRow, Io, ProcessRow, Report, WaitRow},
+    session::Id,
+};
 
 /// Ways and waits that are listed, and the part (0–1) of the time that each must have.
 const WAYS: usize = 6;
@@ -131,7 +134,7 @@ pub fn workers_waits(out: &mut String, report: &Report) -> std::fmt::Result {
 /// Waits that read alike as one, each with the process that waited: text, seconds and count of those that took a part of `present_s`
 /// that is worth a line, the longest first.
 fn longest<'a>(
-    waits: impl Iterator<Item = (u32, &'a WaitRow)>,
+    waits: impl Iterator<Item = (Id, &'a WaitRow)>,
     present_s: f64,
 ) -> Vec<(String, f64, u64)> {
     let mut rows = Vec::<(String, f64, u64)>::new();
@@ -182,7 +185,7 @@ fn waited_in(wait: &WaitRow) -> String {
     said
 }
 
-fn ended_by(wait: &WaitRow, own: u32) -> String {
+fn ended_by(wait: &WaitRow, own: Id) -> String {
     match (&wait.waker.name, wait.waker.pid, wait.waker.kind) {
         (Some(name), Some(pid), _) if pid == own => format!(
             "woken by its own thread {} ({name})",

@@ -41,6 +41,9 @@ impl Live {
                 let at = KtimeNs(fork.at);
                 let name = event::name(&fork.comm);
                 if fork.child_tid == fork.child_tgid {
+                    if self.members.contains(&fork.child_tgid) {
+                        self.forget(fork.child_tgid);
+                    }
                     self.places.forked(fork.parent_tgid, fork.child_tgid);
                     self.pythons.forked(fork.parent_tgid, fork.child_tgid);
                     self.process(
@@ -60,8 +63,8 @@ impl Live {
             }
             Event::Exec(exec) => {
                 self.places.executed(exec.tgid);
-                self.pages.executed(exec.tgid);
                 self.pythons.executed(exec.tgid);
+                self.forget(exec.tgid);
                 let at = KtimeNs(exec.at);
                 let name = event::name(&exec.comm);
                 if exec.old_tid != exec.tgid {
@@ -74,8 +77,6 @@ impl Live {
                     old_tid: exec.old_tid,
                     name: name.clone(),
                 });
-                self.gpus.executed(exec.tgid, self.probes.calls.as_ref());
-                self.allocs.executed(exec.tgid, self.probes.alloc.as_ref());
                 self.process(at, exec.tgid, None, Some(name));
             }
             Event::GpuCall(call) => match gpu_call(&call) {
@@ -131,6 +132,13 @@ impl Live {
             .add(&mut self.places, fault.tgid, raw, then, &mut self.out);
     }
 
+    /// What was known of a process is not true any more: it executed another program, or another one has its id.
+    fn forget(&mut self, pid: u32) {
+        self.pages.executed(pid);
+        self.gpus.executed(pid, self.probes.calls.as_ref());
+        self.allocs.executed(pid, self.probes.alloc.as_ref());
+    }
+
     pub(super) fn process(
         &mut self,
         at: KtimeNs,
@@ -139,8 +147,11 @@ impl Live {
         name: Option<String>,
     ) {
         self.memo.learn_process(pid);
+        // One that has the id since then is another one.
         let facts = ProcessFacts::read(pid).ok();
-        let frameworks = FrameworkFacts::read(pid).ok();
+        let another = facts.as_ref().is_some_and(|facts| !facts.was_there(at));
+        let facts = facts.filter(|_| !another);
+        let frameworks = FrameworkFacts::read(pid).ok().filter(|_| !another);
         let trains = frameworks.as_ref().is_some_and(FrameworkFacts::trains);
         self.mapped.begun(pid, self.intervals, trains);
         self.out.push(Record::Process(ProcessSeen {

@@ -65,9 +65,12 @@ impl Live {
         }
         self.memo.look_again(&mut self.out);
         self.pressure.resolve_sockets(&mut self.out);
-        // A thread that has ended since then has given its account.
+        // A thread that has ended since then has given its account. Who has its id now has not.
         let mut threads = std::mem::take(&mut self.threads);
-        threads.retain(|(tid, _)| !counted.ended.iter().any(|(end, _)| end.tid == *tid));
+        threads.retain(|(tid, state)| {
+            let mut ended = counted.ended.iter();
+            !ended.any(|(key, end)| key.tid == *tid && end.followed_since == state.followed_since)
+        });
         self.reconcile(&threads);
         let interval = self.interval(to, counted, &threads);
         self.interval_from = to;
