@@ -424,8 +424,8 @@ fn musl_is_counted_right() {
     }
 }
 
-/// Calls and bytes of one turn of `arrays.py`, counted in full by a library of our own.
-fn counted(python: &Path) -> (f64, f64) {
+/// Calls and bytes of one turn of `arrays.py`, and calls by size, counted in full by a library of our own.
+fn counted(python: &Path) -> (f64, f64, Vec<(u64, f64)>) {
     let output = Command::new(python)
         .arg(program("arrays.py"))
         .args(["-", "count"])
@@ -435,9 +435,13 @@ fn counted(python: &Path) -> (f64, f64) {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
     let truth: serde_json::Value = serde_json::from_slice(&output.stdout).expect("counts");
+    let sizes = truth["sizes_per_turn"].as_object().expect("sizes");
     let turn = (
         f64_at(&truth, "/calls_per_turn"),
         f64_at(&truth, "/bytes_per_turn"),
+        (sizes.iter())
+            .map(|(from, n)| (from.parse().expect("bytes"), n.as_f64().expect("calls")))
+            .collect(),
     );
     assert!(turn.0 >= 3.0, "{truth}");
     turn
@@ -453,11 +457,11 @@ fn pythons_arrays_are_counted_right() {
     let Some(python) = python_with("numpy") else {
         return skip(name, "no Python with numpy");
     };
-    let (calls, bytes) = counted(&python);
+    let (calls, bytes, sizes) = counted(&python);
     // What else runs here does not decide how soon it has used enough CPU time for a window.
     let group = Group::new("cpu", "arrays");
     group.set_heaviest();
-    let mut workload = Workload::python(&python, "arrays.py", ["14"]);
+    let mut workload = Workload::python(&python, "arrays.py", ["18"]);
     group.put(workload.pid());
     let watch = Watch::attach(workload.pid(), &options(&[]));
     workload.go();
@@ -482,6 +486,37 @@ fn pythons_arrays_are_counted_right() {
     let site = report.at("/memory/sites/0");
     let module = site["module"].as_str().unwrap_or_default();
     assert!(module.starts_with("_multiarray_umath."), "{site}");
+    let rows = report.rows("/memory/allocation/sizes");
+    for (from, n) in sizes {
+        let row = rows.iter().find(|row| u64_at(row, "/from_bytes") == from);
+        let told = row.map_or(0.0, |row| f64_at(row, "/share"));
+        assert!(
+            (told - n / calls).abs() < 0.02,
+            "{from} bytes: {told} of the calls, truly {}",
+            n / calls
+        );
+    }
+    // Of the three arrays of a turn the smallest, half as large as the others, stays.
+    let lived = f64_at(&truth, "/kept_s");
+    assert!(lived > 2e-3, "{lived} s for {truth}");
+    assert!(1.0 / turns < 0.5e-3, "{turns} turns a second");
+    assert!(
+        report.u64("/memory/allocation/paired_windows") > 0,
+        "{}",
+        report.at("/memory/allocation")
+    );
+    let told = report.at("/memory/allocation/lifetimes");
+    let allowed = (2.0 * f64_at(told, "/error")).max(0.02);
+    for (key, truly) in [
+        ("freed_within_1ms_share", 2.0 / 3.0),
+        ("freed_within_1ms_bytes_share", 4.0 / 5.0),
+    ] {
+        let found = f64_at(told, &format!("/{key}"));
+        assert!(
+            (found - truly).abs() <= allowed,
+            "{key} {found}, truly {truly}: {told}"
+        );
+    }
 }
 
 #[test]

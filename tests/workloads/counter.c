@@ -7,19 +7,26 @@ void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
 
-static uint64_t counts[2];
+#define CLASSES 64
+static uint64_t counts[2], sizes[CLASSES];
 
 static void add(size_t bytes)
 {
+    int class = 0;
+    while (bytes >> class)
+        class++;
     counts[0]++;
     counts[1] += bytes;
+    sizes[class]++;
 }
 
-/* Calls so far, and bytes that they asked for. */
-void allocations(uint64_t into[2])
+/* Calls so far, and bytes that they asked for; calls that asked for so many bits of bytes. */
+void allocations(uint64_t into[2 + CLASSES])
 {
     into[0] = counts[0];
     into[1] = counts[1];
+    for (int i = 0; i < CLASSES; i++)
+        into[2 + i] = sizes[i];
 }
 
 void *malloc(size_t bytes)

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_asks_for_much_is_followed() {
-        let names = |asked: &[(&str, u64)], at_once| -> Vec<&str> {
+        let names = |asked: &[(&str, u64)], at_once: bool| -> Vec<&'static str> {
             let asked: Asked = asked.iter().map(|(name, n)| (row(name), *n)).collect();
             followed(&places(|_| true), &asked, at_once)
                 .iter()
