@@ -136,6 +136,10 @@ fn entered(ctx: &ProbeContext, site: Site, window: *mut Window) -> bool {
         if site.times != NO_ARG {
             bytes = bytes.wrapping_mul(argument(ctx, site.times));
         }
+        // More than there are addresses: such a call fails, and is no memory that was asked for in earnest.
+        if bytes >= arch::USER_ADDRESSES {
+            bytes = 0;
+        }
     }
     called(tid, site.function.into(), bytes);
     if site.size == NO_ARG {

@@ -47,6 +47,9 @@ pub const REGS_CALL_ARGS: [usize; 6] = [112, 104, 96, 88, 72, 64];
 pub const REGS_RESULT: usize = 80;
 /// Byte offset of the stack pointer.
 pub const REGS_SP: usize = 152;
+
+/// A program has no address from here on, with four levels of page tables or five (Documentation/arch/x86/x86_64/mm.rst).
+pub const USER_ADDRESSES: u64 = 1 << 56;
 /// How far a function's return moves the stack pointer (0 where the return address is in a register).
 pub const RETURN_ADDRESS_BYTES: usize = 8;
 
