@@ -101,11 +101,12 @@ unsafe fn writes_to(
         if object::inode_of(state, source) == inode {
             return false;
         }
-        // SAFETY: as promised by the caller.
-        if target != NO_ARG
-            && object::inode_of(state, unsafe { syscall_arg(regs, target) }) == inode
-        {
-            return true;
+        if target != NO_ARG {
+            // SAFETY: as promised by the caller.
+            let target = unsafe { syscall_arg(regs, target) };
+            if object::inode_of(state, target) == inode {
+                return true;
+            }
         }
         // A stacked file system keeps pages at inodes of its own.
     } else if info.op != Op::None as u8 {
