@@ -3,8 +3,10 @@
 mod children;
 mod clocks;
 mod company;
+mod confidence;
 mod edge_cases;
 mod epochs;
+mod gpu_unseen;
 mod locks;
 mod memory;
 mod python;
@@ -15,4 +17,5 @@ mod stories;
 mod tails;
 mod tale;
 mod throttled;
+mod unclear;
 mod verdicts;
