@@ -43,6 +43,7 @@ const KEYS: &[&str] = &[
     "/threads/0/unseen_s",
     "/threads/0/waits",
     "/duration_s",
+    "/not_told",
     "/coverage/events",
     "/coverage/lost",
     "/coverage/missing",

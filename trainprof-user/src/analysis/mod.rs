@@ -20,6 +20,7 @@ pub mod epochs;
 pub mod facts;
 pub mod files;
 pub mod gpu;
+pub mod gpu_use;
 pub mod helpers;
 mod hidden;
 pub mod idle;
@@ -37,8 +38,10 @@ pub mod python;
 pub mod room;
 pub mod rules;
 pub mod running;
+mod settle;
 pub mod spans;
 pub mod spinning;
+mod steadiness;
 pub mod steps;
 pub mod taking_in;
 #[cfg(test)]
@@ -56,7 +59,7 @@ use std::collections::BTreeMap;
 pub use cast::Cast;
 pub use causes::{Detail, Share};
 pub use kind::Kind;
-pub use rules::{Answer, Finding};
+pub use rules::{Answer, Finding, NotTold};
 pub use steps::Steps;
 pub use trainer::Trainer;
 pub use verdict::Verdict;
@@ -70,6 +73,7 @@ use self::{
     facts::Facts,
     files::{FileKinds, FileTime},
     gpu::GpuTime,
+    gpu_use::GpuUse,
     locks::{Lock, LockId, locks},
     throttle::Throttled,
     walk::Walker,
@@ -91,6 +95,8 @@ pub struct Analysis {
     pub locks: BTreeMap<LockId, Lock>,
     pub verdict: Option<Verdict>,
     pub findings: Vec<Finding>,
+    /// Rules that could not tell.
+    pub not_told: Vec<NotTold>,
 }
 
 /// Analyses a session.
@@ -120,8 +126,9 @@ pub fn analyse(session: &Session) -> Analysis {
         locks,
         verdict: None,
         findings: Vec::new(),
+        not_told: Vec::new(),
     };
-    analysis.findings = rules::findings(session, &facts, &analysis);
+    (analysis.findings, analysis.not_told) = rules::findings(session, &facts, &analysis);
     analysis.verdict = analysis
         .trainer
         .as_ref()
@@ -208,6 +215,8 @@ fn trainer(
         gpu_calls: gpu.calls,
         coordinates: false,
         synchronising: gpu.synchronising,
+        gpu_use: GpuUse::new(facts, &cast, &gpu),
+        unsampled: running::unsampled(facts, &walked) / wall.max(1.0),
         checkpoints: scene.checkpoints().to_vec(),
         own_batches: scene.own_batches().to_vec(),
         own_batches_guessed: scene.own_batches_guessed(),

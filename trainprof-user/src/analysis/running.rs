@@ -5,7 +5,10 @@ use trainprof_common::{
     thread::{NR_FAULT, NR_PREEMPTED},
 };
 
-use super::facts::Facts;
+use super::{
+    facts::Facts,
+    walk::{Walked, What},
+};
 use crate::{
     record::fact::{PlaceClass, SampleFact},
     session::Session,
@@ -70,6 +73,15 @@ pub fn split(facts: &Facts, tid: u32, windows: &[(u64, u64)]) -> Split {
             ..Split::default()
         }
     }
+}
+
+/// Nanoseconds of a walk in which threads ran whose samples are too few to tell what they did.
+pub fn unsampled(facts: &Facts, walked: &Walked) -> f64 {
+    let run = walked.leaves.iter().filter(|(leaf, _)| match leaf.what {
+        What::Run { tid } => facts.samples(tid).len() < MIN_SAMPLES,
+        _ => false,
+    });
+    run.map(|(_, spent)| spent.ns).sum()
 }
 
 fn count<'a>(facts: &Facts, samples: impl Iterator<Item = &'a SampleFact>) -> Split {

@@ -8,6 +8,7 @@ use super::{
     causes::Share,
     demand::Demand,
     epochs::Epochs,
+    gpu_use::GpuUse,
     idle::IdleBlame,
     kind::Kind,
     spans,
@@ -28,12 +29,15 @@ pub struct Trainer {
     pub terms: Terms,
     pub idle: IdleBlame,
     pub gpu_calls: bool,
+    pub gpu_use: GpuUse,
     /// It only brings together what other ranks computed.
     pub coordinates: bool,
     /// Share of the step thread's time inside synchronising calls.
     pub synchronising: f64,
     /// Walked time, ns.
     pub wall: f64,
+    /// Share (0–1) of it that threads ran for of which too few samples tell what they did.
+    pub unsampled: f64,
     /// Sum of its stalls, ns.
     pub stalled: f64,
     pub checkpoints: Vec<(u64, u64)>,

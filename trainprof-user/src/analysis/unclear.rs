@@ -26,46 +26,30 @@ pub fn told(
     shares: &BTreeMap<Kind, f64>,
     blurred: f64,
 ) -> String {
-    let most = [
-        (
-            Kind::Unknown,
-            "in waits that could not be followed to a cause",
-        ),
-        (
-            Kind::Sleep,
-            "sleeping of its own accord (a rate limit, a back-off, a loop that polls)",
-        ),
-        (Kind::Stopped, "stopped"),
-        (Kind::Helper, "waiting for a process of its own"),
-        (
-            Kind::NotAsked,
-            "waiting for producers that had been asked for nothing",
-        ),
-        (Kind::Compute, "computing"),
-    ]
-    .into_iter()
     // Of much that cannot be told the largest part is told, not the computing beside it.
-    .filter(|(kind, _)| *kind != Kind::Compute || blurred < MIN_SHARE)
-    .map(|(kind, words)| (shares.get(&kind).copied().unwrap_or(0.0), kind, words))
-    .max_by(|a, b| a.0.total_cmp(&b.0));
-    // Without a GPU in use, that none is seen is no lack.
-    let missing = session
-        .missing
-        .iter()
-        .find(|(what, _)| what.as_str() != "gpu" || trainer.gpu_calls)
-        .map(|(what, reason)| format!("; {what} is missing: {reason}"))
-        .unwrap_or_default();
-    let Some((share, kind, words)) = most else {
-        return format!("no cause stands out{missing}");
+    let (kind, share) = match (largest(shares), of(shares, Kind::Compute)) {
+        ((_, share), computing) if blurred < MIN_SHARE && computing >= share => {
+            (Kind::Compute, computing)
+        }
+        (most, _) => most,
+    };
+    let words = doing(kind);
+    let missing = missing(session, trainer);
+    let next = match kind {
+        // Waits for it are among both.
+        Kind::Compute | Kind::Unknown if trainer.gpu_use.unseen() => {
+            trainer.gpu_use.cure().to_owned()
+        }
+        kind => next(session, trainer, kind),
     };
     if kind == Kind::Stopped {
-        return stopped(session, trainer, share);
+        return format!("{}; {next}", stopped(session, trainer, share));
     }
     if kind == Kind::Helper
         && let Some((pid, command)) = foremost(session, trainer, kind)
     {
         return format!(
-            "for {} of the time process {} waits until process {pid} ({}){} is done",
+            "for {} of the time process {} waits until process {pid} ({}){} is done; {next}",
             words::percent(share),
             Id(trainer.cast.trainer),
             clip(&command.replace('\n', " "), 80),
@@ -79,12 +63,12 @@ pub fn told(
     if kind == Kind::Unknown
         && let Some(words) = stranger(session, trainer)
     {
-        return words;
+        return format!("{words}; {next}");
     }
     if kind == Kind::Unknown
         && let Some(words) = hang(session, trainer)
     {
-        return words;
+        return format!("{words}; {}", stack(Id(trainer.cast.trainer)));
     }
     let who = match doer(session, trainer, kind) {
         Some(pid) if trainer.cast.workers.contains(&pid) => {
@@ -108,9 +92,90 @@ pub fn told(
         .flatten()
         .unwrap_or_default();
     format!(
-        "{who} {} of the time {words}{waits}, and no cause stands out{missing}",
+        "{who} {} of the time {words}{waits}, and no cause stands out{missing}; {next}",
         words::percent(share)
     )
+}
+
+/// What was not seen. Without a GPU in use, that none is seen is no lack.
+fn missing(session: &Session, trainer: &Trainer) -> String {
+    if trainer.gpu_use.unseen() {
+        return format!("; the GPU was not seen: {}", trainer.gpu_use.why());
+    }
+    session
+        .missing
+        .iter()
+        .find(|(what, _)| what.as_str() != "gpu" || trainer.gpu_use.used)
+        .map(|(what, reason)| format!("; {what} is missing: {reason}"))
+        .unwrap_or_default()
+}
+
+/// What says nothing of a cause.
+const SILENT: [Kind; 5] = [
+    Kind::Unknown,
+    Kind::Sleep,
+    Kind::Stopped,
+    Kind::Helper,
+    Kind::NotAsked,
+];
+
+fn of(shares: &BTreeMap<Kind, f64>, kind: Kind) -> f64 {
+    shares.get(&kind).copied().unwrap_or(0.0)
+}
+
+/// The largest part that says nothing, and its share.
+pub fn largest(shares: &BTreeMap<Kind, f64>) -> (Kind, f64) {
+    SILENT
+        .into_iter()
+        .map(|kind| (kind, of(shares, kind)))
+        .max_by(|a, b| a.1.total_cmp(&b.1))
+        .unwrap_or((Kind::Unknown, 0.0))
+}
+
+/// What somebody does whose time goes to it.
+pub const fn doing(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Sleep => "sleeping of its own accord (a rate limit, a back-off, a loop that polls)",
+        Kind::Stopped => "stopped",
+        Kind::Helper => "waiting for a process of its own",
+        Kind::NotAsked => "waiting for producers that had been asked for nothing",
+        Kind::Compute => "computing",
+        _ => "in waits that could not be followed to a cause",
+    }
+}
+
+/// What would say more of it.
+pub fn next(session: &Session, trainer: &Trainer, kind: Kind) -> String {
+    let pid = Id(trainer.cast.trainer);
+    let doer = doer(session, trainer, kind).map_or(pid, Id);
+    match kind {
+        Kind::Sleep => stack(doer),
+        Kind::Stopped => format!("let it go on (kill -CONT {doer}) and watch again"),
+        Kind::Helper => match foremost(session, trainer, kind) {
+            Some((helper, _)) => format!(
+                "`trainprof attach {helper}` shows what that process itself spends its time with"
+            ),
+            None => "watch again with the pid of that process".to_owned(),
+        },
+        Kind::NotAsked => {
+            "let the loop ask for batches before it needs them (prefetch_factor), or see what it does before it asks".to_owned()
+        }
+        Kind::Compute => "watch longer, while the job trains".to_owned(),
+        _ => match waited_for(session, trainer) {
+            Some(((other, _), ..)) => {
+                format!("also watch that process: `trainprof attach {pid} {other}`")
+            }
+            None => format!(
+                "watch longer, and also attach to who ends these waits, where that is known; {}",
+                stack(doer)
+            ),
+        },
+    }
+}
+
+/// Where a process is, asked for from outside.
+fn stack(pid: Id) -> String {
+    format!("its stack shows in what (`py-spy dump --pid {pid}`)")
 }
 
 /// What most of the waits that could not be followed are made in, where that is one call on one thing.
@@ -194,8 +259,9 @@ fn hang(session: &Session, trainer: &Trainer) -> Option<String> {
     })
 }
 
-/// Waits for a process outside the job, where they are most of what could not be followed to a cause.
-fn stranger(session: &Session, trainer: &Trainer) -> Option<String> {
+/// The process outside the job that most of what could not be followed to a cause was waited for, for how long (ns), and for how much
+/// of that until it took what was written.
+fn waited_for(session: &Session, trainer: &Trainer) -> Option<((Id, String), f64, f64)> {
     let mut by_process = BTreeMap::<(Id, String), (f64, f64)>::new();
     let mut all = 0.0;
     for share in trainer
@@ -214,10 +280,16 @@ fn stranger(session: &Session, trainer: &Trainer) -> Option<String> {
             }
         }
     }
-    let ((pid, command), (ns, written)) = by_process
+    by_process
         .into_iter()
         .max_by(|a, b| a.1.0.total_cmp(&b.1.0))
-        .filter(|(_, (ns, _))| *ns * 2.0 >= all)?;
+        .filter(|(_, (ns, _))| *ns * 2.0 >= all)
+        .map(|(process, (ns, written))| (process, ns, written))
+}
+
+/// Such waits, in words.
+fn stranger(session: &Session, trainer: &Trainer) -> Option<String> {
+    let ((pid, command), ns, written) = waited_for(session, trainer)?;
     let what = if written * 2.0 >= ns {
         "takes what it writes"
     } else {

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Analysis, Finding, Kind, Trainer, confidence::confidence, unclear, words};
+use super::{
+    Analysis, Finding, Kind, Trainer,
+    confidence::{Claim, confidence},
+    settle, unclear, words,
+};
 use crate::session::Session;
 
 /// A cause that can be fixed is the verdict from this share of the wall time on; a smaller one is a finding
@@ -85,7 +89,7 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
         .filter(|(kind, share)| *kind != Kind::AllocationChurn || *share >= MIN_CHURN)
         .copied();
     let first = likely.next();
-    let second = likely.next().map_or(0.0, |(_, share)| share);
+    let second = likely.next();
     let (kind, share, rival) = match first {
         Some((kind, share)) if share >= MIN_SHARE && share >= blurred => (kind, share, second),
         Some((_, share)) if share >= MIN_SHARE => {
@@ -96,7 +100,7 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
             );
         }
         _ if compute >= MIN_COMPUTE && blurred <= MOST_BLURRED * compute => {
-            (Kind::Compute, compute, first.map_or(0.0, |f| f.1))
+            (Kind::Compute, compute, first)
         }
         _ => {
             return inconclusive(
@@ -106,15 +110,23 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
             );
         }
     };
-    let confidence = confidence(session, trainer, kind, share, rival, blurred, by_gpu);
-    if confidence < MIN_CONFIDENCE {
+    let claim = Claim {
+        kind,
+        share,
+        rival,
+        blurred,
+        by_gpu,
+    };
+    let confidence = confidence(session, trainer, &claim);
+    if confidence.value < MIN_CONFIDENCE {
         return inconclusive(
             by_gpu,
-            confidence,
+            confidence.value,
             format!(
-                "{} looks likely ({} of the time), but not surely: watch longer",
+                "{} looks likely ({} of the time), but not surely: {}",
                 kind.name(),
-                words::percent(share)
+                words::percent(share),
+                settle::told(session, trainer, &claim, &shares, confidence.doubt)
             ),
         );
     }
@@ -147,7 +159,7 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
         },
         speedup_bound: bound.is_finite().then_some(bound),
         summary: summary(trainer, kind, share, bound, finding, by_gpu),
-        confidence,
+        confidence: confidence.value,
     }
 }
 

@@ -71,6 +71,7 @@ pub fn report(session: &Session, shown: Shown) -> Report {
         blame: why::blame(session, &analysis, shown.top),
         verdict: why::verdict(&analysis),
         findings: why::findings(&analysis),
+        not_told: why::not_told(&analysis),
         cost: cost(session),
     }
 }

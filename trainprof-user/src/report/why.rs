@@ -6,7 +6,7 @@ use trainprof_common::thread::WakerKind;
 
 use super::{
     io::round,
-    model::{BlameRow, FindingRow, StepTimes, Steps, VerdictRow},
+    model::{BlameRow, FindingRow, NotToldRow, StepTimes, Steps, VerdictRow},
 };
 use crate::{
     analysis::{
@@ -69,6 +69,14 @@ pub fn findings(analysis: &Analysis) -> Vec<FindingRow> {
             effect: finding.effect.clone(),
         })
         .collect()
+}
+
+pub fn not_told(analysis: &Analysis) -> Vec<NotToldRow> {
+    let rows = analysis.not_told.iter().map(|not| NotToldRow {
+        kind: not.kind,
+        reason: not.reason.clone(),
+    });
+    rows.collect()
 }
 
 /// The ways that the step thread's time went, the longest first; the seconds of all of them sum to the time

@@ -22,6 +22,9 @@ pub(super) fn rule(look: &Look) -> Answer {
     if !look.enough() {
         return Answer::NotEnough("less than a second was seen");
     }
+    if look.trainer.gpu_use.unseen() {
+        return Answer::NotEnough("whether it computes or waits for the GPU is not known");
+    }
     let idle = &look.trainer.idle;
     let on_gpu = look.by_gpu() || look.trainer.gpu_calls;
     let (share, on) = if look.by_gpu() {

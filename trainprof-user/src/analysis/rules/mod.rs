@@ -18,6 +18,7 @@ mod in_flight;
 mod input_cpu;
 mod look;
 mod memory_growth;
+mod needs;
 mod network_io;
 mod one_at_a_time;
 mod page_cache_thrash;
@@ -96,10 +97,46 @@ pub const RULES: &[(&str, Rule)] = &[
     ("gpu-shared", gpu_shared::rule),
 ];
 
-/// What all rules find, the largest share first; what has no share comes last.
-pub fn findings(session: &Session, facts: &Facts, analysis: &Analysis) -> Vec<Finding> {
+/// What is told of one rule.
+#[derive(Clone, Debug)]
+pub enum Told {
+    Clear,
+    Found(Finding),
+    /// It cannot be told, and why.
+    NotEnough(String),
+}
+
+/// What a rule says, and whether what it rests on was seen: what was not looked at is not clear.
+pub fn told(look: &Look, kind: &str, rule: Rule) -> Told {
+    match rule(look) {
+        Answer::Found(finding) => Told::Found(finding),
+        _ if needs::is_pointless(look, kind) => Told::Clear,
+        Answer::NotEnough(reason) => Told::NotEnough(reason.to_owned()),
+        Answer::Clear => needs::lack(look, kind).map_or(Told::Clear, Told::NotEnough),
+    }
+}
+
+/// A rule that could not tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotTold {
+    /// What it would find.
+    pub kind: &'static str,
+    pub reason: String,
+}
+
+/// What all rules find, the largest share first; what has no share comes last. And what could not be told, in the order of the rules.
+pub fn findings(
+    session: &Session,
+    facts: &Facts,
+    analysis: &Analysis,
+) -> (Vec<Finding>, Vec<NotTold>) {
     let Some(trainer) = &analysis.trainer else {
-        return Vec::new();
+        let reason = "nothing could be walked";
+        let all = RULES.iter().map(|(kind, _)| NotTold {
+            kind,
+            reason: reason.to_owned(),
+        });
+        return (Vec::new(), all.collect());
     };
     let look = Look {
         session,
@@ -107,16 +144,17 @@ pub fn findings(session: &Session, facts: &Facts, analysis: &Analysis) -> Vec<Fi
         analysis,
         trainer,
     };
-    let mut out: Vec<Finding> = RULES
-        .iter()
-        .filter_map(|(_, rule)| match rule(&look) {
-            Answer::Found(finding) => Some(finding),
-            Answer::Clear | Answer::NotEnough(_) => None,
-        })
-        .collect();
-    out.sort_by(|a, b| {
+    let (mut found, mut not_told) = (Vec::new(), Vec::new());
+    for (kind, rule) in RULES {
+        match told(&look, kind, *rule) {
+            Told::Found(finding) => found.push(finding),
+            Told::NotEnough(reason) => not_told.push(NotTold { kind, reason }),
+            Told::Clear => {}
+        }
+    }
+    found.sort_by(|a: &Finding, b: &Finding| {
         let of = |f: &Finding| f.share.unwrap_or(-1.0);
         of(b).total_cmp(&of(a))
     });
-    out
+    (found, not_told)
 }

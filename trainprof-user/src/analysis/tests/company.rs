@@ -77,6 +77,8 @@ fn a_process_that_is_waited_for_is_no_computing_of_the_model() {
         "{}",
         verdict.summary
     );
+    let next = "`trainprof attach 500` shows";
+    assert!(verdict.summary.contains(next), "{}", verdict.summary);
     // It writes what it was given to a file.
     let mut tale = waits_for_helper();
     tale.fileset(5, "/ckpt", "ext4");

@@ -39,6 +39,8 @@ pub struct Report {
     /// `null` when nothing could be walked.
     pub verdict: Option<VerdictRow>,
     pub findings: Vec<FindingRow>,
+    /// Findings that could not be looked for, in the order of the rules.
+    pub not_told: Vec<NotToldRow>,
     pub cost: Cost,
 }
 
@@ -235,6 +237,14 @@ pub struct FindingRow {
     pub advice: String,
     /// Of a cause: what the job would gain without it, at most.
     pub effect: Option<String>,
+}
+
+/// Something that is neither found nor known not to be there.
+#[derive(Clone, Debug, Serialize)]
+pub struct NotToldRow {
+    /// The finding's `kind`.
+    pub kind: &'static str,
+    pub reason: String,
 }
 
 /// The process that consumes batches; of several the one that used most CPU time.

@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 
 use super::units::{bytes, wrapped};
-use crate::report::model::{Cost, Report};
+use crate::{
+    analysis::Kind,
+    report::model::{Cost, NotToldRow, Report},
+};
 
 /// Windows on allocators that took less (s) are not worth a line.
 const MIN_WINDOWS_S: f64 = 0.001;
@@ -29,12 +32,15 @@ pub fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
         &format!("{} events, {lost}", coverage.events),
     )?;
     for missing in &coverage.missing {
-        // A host without a GPU lacks nothing.
-        if missing.what == "gpu" && report.gpu.calls.is_empty() {
+        // A job without a GPU lacks nothing.
+        if missing.what == "gpu" && !uses_gpu(report) {
             continue;
         }
         let text = format!("{}: {}", missing.what, missing.reason);
         wrapped(out, "not seen: ", &text)?;
+    }
+    if let Some(text) = not_told(report) {
+        wrapped(out, "not told: ", &text)?;
     }
     let parts = parts(&report.cost);
     if !parts.is_empty() {
@@ -46,6 +52,40 @@ pub fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
         wrapped(out, "given up to save cost: ", &words.join("; "))?;
     }
     Ok(())
+}
+
+/// Whether calls tell that, or that it could not be told what a GPU does.
+fn uses_gpu(report: &Report) -> bool {
+    let of_gpu = |kind: &str| kind == "host-compute" || kind == "gpu-shared";
+    let walked = report.verdict.is_some();
+    !report.gpu.calls.is_empty() || walked && report.not_told.iter().any(|row| of_gpu(row.kind))
+}
+
+/// Causes of which it is not known whether they hold the job back, by reason. Where next to nothing was seen, the verdict says that.
+fn not_told(report: &Report) -> Option<String> {
+    let causes: Vec<&NotToldRow> = report
+        .not_told
+        .iter()
+        .filter(|row| Kind::CAUSES.iter().any(|cause| cause.name() == row.kind))
+        .collect();
+    if causes.len() * 2 > Kind::CAUSES.len() {
+        return None;
+    }
+    let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
+    for row in causes {
+        match by_reason
+            .iter_mut()
+            .find(|(reason, _)| *reason == row.reason)
+        {
+            Some((_, kinds)) => kinds.push(row.kind),
+            None => by_reason.push((&row.reason, vec![row.kind])),
+        }
+    }
+    let parts: Vec<String> = by_reason
+        .into_iter()
+        .map(|(reason, kinds)| format!("{} ({reason})", kinds.join(", ")))
+        .collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 fn parts(cost: &Cost) -> String {

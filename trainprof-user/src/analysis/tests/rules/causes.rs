@@ -5,6 +5,7 @@ use trainprof_common::op::{Class, Op};
 use super::{Story, is};
 use crate::{
     analysis::tests::{
+        gpu_unseen::uses_a_gpu_unseen,
         memory,
         stories::{TRAINER, read_bound},
         tale::{By, FSYNC, FUTEX, On, READ, RECV, Tale, at},
@@ -25,6 +26,7 @@ pub(super) fn stories() -> [Story; 11] {
             rule: "storage-io",
             found: || reads(300.0),
             clear: || reads(20.0),
+            lacks: (short, "less than a second"),
             // Half of a step is waited for, and three quarters of a batch are reading.
             share: Some(0.375),
             proves: |evidence| {
@@ -40,6 +42,7 @@ pub(super) fn stories() -> [Story; 11] {
             rule: "small-files",
             found: || looks_up(10.0),
             clear: || looks_up(1.0),
+            lacks: (short, "less than a second"),
             share: Some(0.45),
             proves: |evidence| is(evidence, "lookups_per_s", 100.0),
             advice: &["look each file up once", "at most"],
@@ -48,6 +51,7 @@ pub(super) fn stories() -> [Story; 11] {
             rule: "network-io",
             found: || asks(By::Sender(STRANGER)),
             clear: || alone(|_, _| ()),
+            lacks: (short, "less than a second"),
             share: Some(0.56),
             proves: |evidence| evidence["outsiders"][0]["command"] == "tracker",
             advice: &["ask ahead", "at most"],
@@ -56,6 +60,7 @@ pub(super) fn stories() -> [Story; 11] {
             rule: "input-cpu",
             found: || decode_bound().session(LENGTH),
             clear: || reads(390.0),
+            lacks: (|| alone(|_, _| ()), "too few samples"),
             share: Some(0.79),
             proves: |evidence| is(evidence, "workers", 1.0) && is(evidence, "workers_needed", 4.9),
             advice: &["at most"],
@@ -64,6 +69,7 @@ pub(super) fn stories() -> [Story; 11] {
             rule: "serialization",
             found: || reads_under_a_lock(60.0),
             clear: || alone(|_, _| ()),
+            lacks: (short, "less than a second"),
             share: Some(0.75),
             proves: |evidence| {
                 is(evidence, "threads", 4.0)
@@ -76,6 +82,7 @@ pub(super) fn stories() -> [Story; 11] {
             rule: "cpu-contention",
             found: || pushed_aside(STRANGER),
             clear: || alone(|_, _| ()),
+            lacks: (short, "less than a second"),
             share: Some(0.4),
             proves: |evidence| {
                 evidence["outsiders"][0]["pid"] == STRANGER
@@ -87,6 +94,10 @@ pub(super) fn stories() -> [Story; 11] {
             rule: "cpu-throttled",
             found: || throttled(8),
             clear: || throttled(0),
+            lacks: (
+                || in_a_group_that_is_not_read(pushed_aside(0)),
+                "control group",
+            ),
             share: Some(0.4),
             proves: |evidence| {
                 evidence["cgroup"] == "/job"
@@ -99,6 +110,7 @@ pub(super) fn stories() -> [Story; 11] {
             rule: "allocation-churn",
             found: || memory::computing(6),
             clear: || memory::computing(1),
+            lacks: (|| alone(|_, _| ()), "too few samples"),
             share: Some(0.3),
             proves: |evidence| is(evidence, "fault_share_of_cpu", 0.3),
             advice: &["reuse buffers", "at most"],
@@ -107,6 +119,7 @@ pub(super) fn stories() -> [Story; 11] {
             rule: "checkpoint",
             found: || saves(250.0),
             clear: || saves(10.0),
+            lacks: (short, "less than a second"),
             // What is computed between two writes belongs to it.
             share: Some(0.30),
             proves: |evidence| is(evidence, "count", 8.0) && is(evidence, "longest_s", 0.3),
@@ -120,6 +133,7 @@ pub(super) fn stories() -> [Story; 11] {
             rule: "communication",
             found: || ranks(late),
             clear: || alone(|_, _| ()),
+            lacks: (short, "less than a second"),
             share: Some(0.65),
             proves: |evidence| evidence["guilty_pid"] == 150,
             advice: &["as short as that of the others", "at most"],
@@ -133,6 +147,7 @@ pub(super) fn stories() -> [Story; 11] {
                     tale.wait(TRAINER, begin, begin + 97.0, READ, on, By::Interrupt);
                 })
             },
+            lacks: (uses_a_gpu_unseen, "waits for the GPU"),
             share: Some(1.0),
             proves: |evidence| is(evidence, "seconds", 8.0),
             advice: &["make the model's own work faster"],
@@ -153,6 +168,24 @@ pub(super) fn alone(turn: impl Fn(&mut Tale, f64)) -> Session {
         turn(&mut tale, f64::from(n) * 100.0);
     }
     tale.session(LENGTH)
+}
+
+/// A watch of less than a second.
+pub(super) fn short() -> Session {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    tale.session(900.0)
+}
+
+/// A job whose control group could not be read.
+fn in_a_group_that_is_not_read(mut session: Session) -> Session {
+    let facts = serde_json::json!({
+        "pid": TRAINER, "start_time_ticks": 1, "ppid": 1, "uid": 0, "comm": "python3", "command": ["python3"],
+        "exe": null, "cwd": null, "started_unix": null, "threads": 1, "nspid": null, "cgroup": null
+    });
+    let trainer = session.processes.get_mut(&TRAINER).expect("a trainer");
+    trainer.seen.facts = Some(serde_json::from_value(facts).expect("facts of a process"));
+    session
 }
 
 /// Looks files up, for 4.5 ms each.

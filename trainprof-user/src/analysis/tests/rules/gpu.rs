@@ -3,6 +3,7 @@
 use super::{Story, causes::alone, is};
 use crate::{
     analysis::tests::{
+        gpu_unseen::uses_a_gpu_unseen,
         memory::{MB, Memory, flat},
         stories::TRAINER,
         tale::at,
@@ -23,6 +24,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "host-compute",
             found: || busy(0.4),
             clear: || busy(0.99),
+            lacks: (uses_a_gpu_unseen, "no samples of its use"),
             // Of the idle time.
             share: Some(1.0),
             proves: |evidence| {
@@ -34,6 +36,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "h2d-copy",
             found: || copies(40.0, 1 << 26),
             clear: || copies(1.0, 1 << 26),
+            lacks: (uses_a_gpu_unseen, "CAP_SYS_ADMIN"),
             share: Some(0.4),
             proves: |evidence| is(evidence, "copies", 80.0) && is(evidence, "mean_s", 0.04),
             advice: &["pin_memory=True, non_blocking=True", "at most"],
@@ -42,6 +45,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "gpu-memory-growth",
             found: || fills(5.0 * MB),
             clear: || fills(0.0),
+            lacks: (uses_a_gpu_unseen, "no GPU memory"),
             share: None,
             proves: |evidence| {
                 is(evidence, "bytes_per_s", 5.0 * MB)
@@ -54,6 +58,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "gpu-shared",
             found: || used_by(STRANGER),
             clear: || used_by(TRAINER),
+            lacks: (uses_a_gpu_unseen, "no GPU was seen"),
             share: None,
             proves: |evidence| {
                 evidence["processes"][0]["pid"] == STRANGER
@@ -65,7 +70,7 @@ pub(super) fn stories() -> [Story; 4] {
     ]
 }
 
-fn device(session: &mut Session) {
+pub(in crate::analysis::tests) fn device(session: &mut Session) {
     session.apply(&Record::GpuDevice(GpuDeviceFact {
         device: 0,
         index: 0,
@@ -78,7 +83,13 @@ fn device(session: &mut Session) {
     }));
 }
 
-fn sample(session: &mut Session, ms: f64, span_ms: u64, metric: GpuMetric, value: f64) {
+pub(in crate::analysis::tests) fn sample(
+    session: &mut Session,
+    ms: f64,
+    span_ms: u64,
+    metric: GpuMetric,
+    value: f64,
+) {
     session.apply(&Record::GpuSample(GpuSampleFact {
         device: 0,
         at: KtimeNs(at(ms)),

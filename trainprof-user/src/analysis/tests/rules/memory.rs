@@ -1,6 +1,6 @@
 //! Stories of memory, the page cache and descriptors.
 
-use super::{Story, is};
+use super::{Story, causes::alone, is};
 use crate::{
     analysis::tests::{
         memory::{KEEP, MB, Memory, WORKER, flat},
@@ -21,6 +21,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "page-cache-thrash",
             found: || reads_again(10_000.0),
             clear: || reads_again(100.0),
+            lacks: (|| alone(|_, _| ()), "refaults"),
             share: None,
             proves: |evidence| {
                 is(evidence, "refaults_per_s", 10_000.0)
@@ -32,6 +33,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "copy-on-write",
             found: || copies(100),
             clear: || copies(0),
+            lacks: (|| alone(|_, _| ()), "ten seconds"),
             share: None,
             proves: |evidence| {
                 evidence["workers"][0] == WORKER
@@ -48,6 +50,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "memory-growth",
             found: || keeps(5.0 * MB),
             clear: || keeps(0.0),
+            lacks: (|| alone(|_, _| ()), "ten seconds"),
             share: None,
             proves: |evidence| {
                 evidence["pid"] == TRAINER
@@ -63,6 +66,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "fd-growth",
             found: || opens(2.0),
             clear: || opens(0.0),
+            lacks: (|| alone(|_, _| ()), "ten seconds"),
             share: None,
             proves: |evidence| {
                 evidence["pid"] == TRAINER

@@ -1,24 +1,29 @@
-//! Every rule has a story in which it finds something and one in which it finds nothing, though it has seen enough.
+//! Every rule has a story in which it finds something, one in which it finds nothing, though it has seen enough, and one in which it
+//! cannot tell.
 
 mod causes;
 mod gpu;
 mod memory;
 mod others;
 
+pub(super) use gpu::{device, sample};
+
 use crate::{
     analysis::{
-        Answer, analyse,
+        analyse,
         facts::Facts,
-        rules::{Evidence, Finding, Look, RULES, Rule},
+        rules::{Evidence, Finding, Look, RULES, Rule, Told, told},
     },
     session::Session,
 };
 
-/// What a rule says in two stories.
+/// What a rule says in three stories.
 struct Story {
     rule: &'static str,
     found: fn() -> Session,
     clear: fn() -> Session,
+    /// One in which it cannot tell, and what it says then.
+    lacks: (fn() -> Session, &'static str),
     /// The finding's share (0–1), within two points.
     share: Option<f64>,
     /// Whether the evidence is what the story tells.
@@ -41,15 +46,16 @@ fn is(evidence: &Evidence, key: &str, expected: f64) -> bool {
     found.is_some_and(|found| (found - expected).abs() <= 0.05 * expected.abs())
 }
 
-fn answer(rule: Rule, session: &Session) -> Answer {
+fn answer(name: &str, rule: Rule, session: &Session) -> Told {
     let analysis = analyse(session);
     let facts = Facts::new(session);
-    rule(&Look {
+    let look = Look {
         session,
         facts: &facts,
         analysis: &analysis,
         trainer: analysis.trainer.as_ref().expect("a trainer"),
-    })
+    };
+    told(&look, name, rule)
 }
 
 /// What is wrong with a finding.
@@ -81,25 +87,49 @@ fn misses(story: &Story, found: &Finding) -> Vec<String> {
 }
 
 #[test]
-fn every_rule_finds_its_story_and_is_clear_in_another() {
+fn every_rule_finds_its_story_is_clear_in_another_and_cannot_tell_in_a_third() {
     let mut wrong = Vec::new();
     for (name, rule) in RULES {
         let Some(story) = stories().find(|story| story.rule == *name) else {
             wrong.push(format!("{name}: no story"));
             continue;
         };
-        match answer(*rule, &(story.found)()) {
-            Answer::Found(found) => {
+        match answer(name, *rule, &(story.found)()) {
+            Told::Found(found) => {
                 let misses = misses(&story, &found);
                 wrong.extend(misses.into_iter().map(|miss| format!("{name}: {miss}")));
             }
             other => wrong.push(format!("{name}: {other:?} instead of a finding")),
         }
-        let clear = answer(*rule, &(story.clear)());
-        if !matches!(clear, Answer::Clear) {
+        let clear = answer(name, *rule, &(story.clear)());
+        if !matches!(clear, Told::Clear) {
             wrong.push(format!("{name}: {clear:?} instead of clear"));
+        }
+        let (lacks, reason) = story.lacks;
+        match answer(name, *rule, &lacks()) {
+            Told::NotEnough(told) if told.contains(reason) => {}
+            other => wrong.push(format!("{name}: {other:?} instead of what it lacks")),
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(stories().count(), RULES.len(), "one story for each rule");
+}
+
+#[test]
+fn what_a_job_does_not_have_is_clear() {
+    // Nothing of a GPU is seen, and none is used.
+    let session = causes::alone(|_, _| ());
+    for (name, rule) in RULES {
+        if [
+            "host-compute",
+            "h2d-copy",
+            "gpu-memory-growth",
+            "gpu-shared",
+        ]
+        .contains(name)
+        {
+            let told = answer(name, *rule, &session);
+            assert!(matches!(told, Told::Clear), "{name}: {told:?}");
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! Stories of what is worth knowing beside the cause.
 
+use trainprof_common::op::{Class, Op};
+
 use super::{
     Story,
-    causes::{alone, ranks},
+    causes::{alone, ranks, short},
     is,
 };
 use crate::{
@@ -21,6 +23,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "too-few-workers",
             found: || decode_bound().session(8000.0),
             clear: || alone(|_, _| ()),
+            lacks: (short, "less than a second"),
             share: Some(0.79),
             proves: |evidence| {
                 is(evidence, "workers", 1.0)
@@ -34,6 +37,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "worker-respawn",
             found: || made_anew(4),
             clear: || made_anew(1),
+            lacks: (|| without_beginning(made_anew(4)), "no beginning"),
             // Half a second of each set's 4.5.
             share: Some(0.11),
             proves: |evidence| {
@@ -47,6 +51,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "tail-latency",
             found: || tailed(INTERPRETER),
             clear: || tailed(MODEL),
+            lacks: (|| alone(|_, _| ()), "no step clock"),
             share: Some(2500.0 / 4900.0),
             proves: |evidence| is(evidence, "slow_steps", 10.0) && evidence["code"] == "python3.11",
             advice: &["gc.freeze()", "would save 51 % of the time"],
@@ -55,6 +60,7 @@ pub(super) fn stories() -> [Story; 4] {
             rule: "rank-imbalance",
             found: || ranks(late),
             clear: || ranks(even),
+            lacks: (waits_for_a_rank_elsewhere, "not watched"),
             share: Some(0.64),
             proves: |evidence| {
                 let shares = &evidence["waiting_share"];
@@ -85,6 +91,26 @@ fn made_anew(sets: u32) -> Session {
         }
     }
     tale.session(now)
+}
+
+fn without_beginning(mut session: Session) -> Session {
+    session.start = None;
+    session
+}
+
+/// A trainer that waits for a process outside that gets as much as it gives.
+fn waits_for_a_rank_elsewhere() -> Session {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).outsider(900, "python3");
+    for step in 0..80 {
+        let from = f64::from(step) * 100.0 + 40.0;
+        let (on, by) = (On::Socket(6), By::Sender(900));
+        tale.wait(TRAINER, from, from + 56.0, RECV, on, by);
+    }
+    for op in [Op::Read, Op::Write] {
+        tale.ops(TRAINER, 10.0, op, Class::Socket, 0, 80, 40 << 20, 5.0);
+    }
+    tale.session(8000.0)
 }
 
 /// Each rank waits for the other for as long.
