@@ -14,10 +14,9 @@ def cost(spans):
     return spans.own("launch", part="cpu")
 
 
-def idle(spans):
-    """Each kernel is shorter than the work between two: the GPU idles while the CPU works, and in copies."""
-    here = spans.own("launch", part="cpu")
-    return here / (here + spans.own("copy"))
+def idle(spans, times):
+    """CPU time up to the last launch within these times of the device's idling: each kernel is shorter than the work between two."""
+    return spans.within(times, "launch", part="cpu")
 
 
 if __name__ == "__main__":

@@ -37,5 +37,9 @@ def cost(spans):
     return spans.behind_waits("read", part="blocked")
 
 
+# Sleeping takes as long on a CPU of any speed.
+fixed = cost
+
+
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ import numpy as np
 
 from kit.log import CODE, RECORD
 from kit.pace import turn_ms
-from kit.truth import Spans, describe, union
+from kit.truth import Spans, describe, device, union
 
 MS = 1_000_000
 TRAINER, WORKER, OTHER = 10, 20, 30
@@ -107,6 +107,62 @@ class Truth(unittest.TestCase):
         told = seen.paces(1)
         for found, true in zip(told["turn_ms"] + told["model_ms"], [100, 50, 20, 40]):
             self.assertAlmostEqual(found, true)
+
+    def test_what_a_faster_cpu_leaves_of_each_window(self):
+        """Saves of 60 ms, 20 of them on a CPU, in turns of 100 ms; then of 30 ms in turns of 50."""
+        rows = []
+        for begin, turn, save, used, count in (0, 100, 60, 20, 10), (5000, 50, 30, 20, 20):
+            for start in range(begin, begin + turn * count, turn):
+                rows += [("save", start, start + save, used, 0), ("turn", start, start + turn, 0, 0)]
+        seen = spans(100, 900, 5100, 5900, p10=rows)
+        told = seen.paces(1, lambda part: part.own("save", part="off"))
+        for found, true in zip(told["turn_ms"] + told["fixed_ms"], [100, 50, 40, 10]):
+            self.assertAlmostEqual(found, true)
+        self.assertEqual(seen.paces(1)["fixed_ms"], [0, 0])
+
+    def test_a_turn_has_the_same_parts_wherever_the_window_ends(self):
+        """Cycles of four turns of 50 ms with 40 ms of work each, the last one with 200 ms of saving as well."""
+        rows = []
+        for cycle in range(0, 4000, 400):
+            for start in range(cycle, cycle + 200, 50):
+                last = 200 * (start == cycle + 150)
+                rows += [("compute", start, start + 40, 40, 0), ("turn", start, start + 50 + last, 0, 0)]
+            rows.append(("save", cycle + 200, cycle + 400, 0, 0))
+        for end in range(1000, 2000, 70):
+            told = spans(410, end, p10=rows).paces(4, lambda part: part.own("save"))
+            for name, true in ("turn_ms", 100), ("model_ms", 40), ("fixed_ms", 50):
+                self.assertAlmostEqual(told[name][0], true, msg=f"{name} until {end}")
+
+    def test_other_windows_have_their_own_waits(self):
+        """The first window ends in the middle of a wait, and the second begins in the middle of another one."""
+        seen = spans(
+            0,
+            7000,
+            p10=[("wait", 1800, 2400, 0, WORKER), ("wait", 4500, 5100, 0, WORKER)],
+            p20=[("read", 1900, 2100, 0, 0), ("read", 4900, 5400, 0, 0)],
+        )
+        self.assertAlmostEqual(seen.behind_waits("read"), 0.4)
+        for window in (1000 * MS, 2000 * MS), (5000 * MS, 6000 * MS):
+            self.assertAlmostEqual(seen.over([window]).behind_waits("read", part="blocked"), 0.1)
+
+    def test_a_gpu_idles_while_no_kernel_runs(self):
+        """Copies of 30 ms, then two kernels of 20 ms, asked for 10 ms and 15 ms later: the second follows the first."""
+        rows = []
+        for start in range(0, 1000, 100):
+            rows += [
+                ("copy", start, start + 30, 0, 0),
+                ("launch", start + 30, start + 40, 5, 20_000),
+                ("launch", start + 40, start + 45, 5, 20_000),
+                ("sync", start + 45, start + 80, 0, 0),
+            ]
+        seen = spans(0, 1000, p10=rows)
+        told = device(seen, lambda spans, times: spans.within(times, "copy"))
+        self.assertAlmostEqual(told["busy_share"], 0.4)
+        self.assertAlmostEqual(told["idle_s"], 0.6)
+        self.assertAlmostEqual(told["idle_cause_s"], 0.3)
+        self.assertAlmostEqual(told["idle_share"], 0.5)
+        host = device(seen, lambda spans, times: spans.within(times, "launch", part="cpu"))
+        self.assertAlmostEqual(host["idle_cause_s"], 0.05)
 
 
 class Pace(unittest.TestCase):

@@ -20,13 +20,14 @@ use std::{
     fs,
     os::fd::AsRawFd as _,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
 use crate::{
-    cmd::{cargo, is_root, root, run as run_command},
+    cmd::{cargo, is_root, output, root, run as run_command},
     setup,
     test::target_dir,
 };
@@ -76,6 +77,9 @@ pub struct Args {
     list: bool,
 }
 
+/// What all random numbers come from without `--vary`: names and data sets are random then too.
+const USUAL_SEED: u64 = 1;
+
 pub fn main(args: &Args) -> Result<()> {
     if args.list {
         for scenario in ALL {
@@ -101,20 +105,39 @@ pub fn main(args: &Args) -> Result<()> {
     if chosen.is_empty() {
         bail!("no scenario is called so; --list names them");
     }
+    // Before hours in which the working tree may change.
+    let version = version(args)?;
     let rows = all(args, &chosen)?;
     let lines = table::summary(&rows);
     println!();
     for line in &lines {
         println!("{line}");
     }
+    let misses = table::misses(&rows);
+    for miss in &misses {
+        println!("miss: {miss}");
+    }
     if let Some(path) = &args.json {
         let rows: Vec<_> = rows.iter().map(Row::json).collect();
-        let all = json!({"vary": args.vary, "watch_s": args.watch, "summary": lines, "rows": rows});
+        let all = json!({
+            "version": version,
+            "vary": args.vary,
+            "seed": args.vary.unwrap_or(USUAL_SEED),
+            "watch_s": args.watch,
+            "summary": lines,
+            "misses": misses,
+            "rows": rows,
+        });
         fs::write(path, serde_json::to_string_pretty(&all)?)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if args.write_docs {
-        write_docs(args, &rows, &lines)?;
+        let lines = [
+            lines,
+            misses.iter().map(|miss| format!("miss: {miss}")).collect(),
+        ]
+        .concat();
+        write_docs(&heading(args.runs, args.vary, &version), &rows, &lines)?;
     }
     let missed = rows
         .iter()
@@ -122,6 +145,9 @@ pub fn main(args: &Args) -> Result<()> {
         .count();
     if missed > 0 {
         bail!("{missed} of {} runs missed something", rows.len());
+    }
+    if !misses.is_empty() {
+        bail!("{}", misses.join("; "));
     }
     Ok(())
 }
@@ -161,7 +187,8 @@ fn all(args: &Args, chosen: &[&'static Scenario]) -> Result<Vec<Row>> {
     for run in 0..args.runs {
         for &scenario in chosen {
             interrupt::check()?;
-            let mut random = Random::new(args.vary.unwrap_or(1) ^ hash(scenario.name, run));
+            let mut random =
+                Random::new(args.vary.unwrap_or(USUAL_SEED) ^ hash(scenario.name, run));
             let settings = match args.vary {
                 Some(_) => Settings::varied(scenario.params, &mut random),
                 None => Settings::usual(scenario.params),
@@ -218,7 +245,30 @@ fn hash(name: &str, run: usize) -> u64 {
 const BEGIN: &str = "<!-- table: written by `cargo xtask scenarios --write-docs` -->";
 const END: &str = "<!-- end of table -->";
 
-fn write_docs(args: &Args, rows: &[Row], summary: &[String]) -> Result<()> {
+/// Which trainprof is judged: the commit, marked when files differ from it, or what another program says of itself.
+fn version(args: &Args) -> Result<String> {
+    if args.bare {
+        return Ok("none".to_owned());
+    }
+    let text = match &args.program {
+        Some(program) => output(Command::new(std::path::absolute(program)?).arg("--version"))?,
+        None => output(
+            Command::new("git")
+                .args(["describe", "--always", "--tags", "--dirty"])
+                .current_dir(root()),
+        )?,
+    };
+    Ok(text.trim().to_owned())
+}
+
+/// How a table came about.
+fn heading(runs: usize, vary: Option<u64>, version: &str) -> String {
+    let option = vary.map_or(String::new(), |seed| format!(" --vary {seed}"));
+    let seed = vary.unwrap_or(USUAL_SEED);
+    format!("`cargo xtask scenarios --runs {runs}{option}`, trainprof {version}, seed {seed}:")
+}
+
+fn write_docs(heading: &str, rows: &[Row], summary: &[String]) -> Result<()> {
     let path = root().join("docs/ACCURACY.md");
     let old = fs::read_to_string(&path)?;
     let (before, rest) = old
@@ -227,23 +277,30 @@ fn write_docs(args: &Args, rows: &[Row], summary: &[String]) -> Result<()> {
     let (_, after) = rest
         .split_once(END)
         .context("docs/ACCURACY.md has no end of table")?;
-    let vary = args
-        .vary
-        .map_or(String::new(), |seed| format!(" --vary {seed}"));
     let list: String = summary.iter().map(|line| format!("- {line}\n")).collect();
     let table = table::markdown(rows);
-    let new = format!(
-        "{before}{BEGIN}\n\n`cargo xtask scenarios --runs {}{vary}`:\n\n{list}\n{table}\n{END}{after}",
-        args.runs
-    );
+    let new = format!("{before}{BEGIN}\n\n{heading}\n\n{list}\n{table}\n{END}{after}");
     fs::write(path, new)?;
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::heading;
     use crate::cmd::{in_ci, root, run};
     use crate::setup;
+
+    #[test]
+    fn a_table_says_what_made_it() {
+        assert_eq!(
+            heading(2, Some(31), "a313df5-dirty"),
+            "`cargo xtask scenarios --runs 2 --vary 31`, trainprof a313df5-dirty, seed 31:"
+        );
+        assert_eq!(
+            heading(1, None, "a313df5"),
+            "`cargo xtask scenarios --runs 1`, trainprof a313df5, seed 1:"
+        );
+    }
 
     /// The scripts' side of the suite has tests of its own.
     #[test]

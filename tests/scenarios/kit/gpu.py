@@ -36,7 +36,7 @@ class Device:
 
     def launch(self, microseconds):
         """The stand-in's kernels take as many microseconds as the grid is wide."""
-        self.cuda.cudaLaunchKernel(None, Dim3(int(microseconds), 1, 1), Dim3(1, 1, 1), None, 0, None)
+        self.cuda.cudaLaunchKernel(None, Dim3(microseconds, 1, 1), Dim3(1, 1, 1), None, 0, None)
 
     def wait(self):
         with log.span("sync"):
@@ -49,15 +49,36 @@ def train(job, host_ms, copy_bytes):
 
     device, host = Device(job.data, copy_bytes), work.Numpy(host_ms)
     kernels = int(job.kernels)
+    microseconds = int(job.device_ms * 1000 / kernels)
     end = log.now()
     while True:
         device.copy()
+        # One span ends where the next one begins: noting it takes CPU time too, while the device may idle.
+        begin, before = log.now(), log.used()
         for _ in range(kernels):
-            with log.span("launch"):
-                host(host_ms / kernels)
-                device.launch(job.device_ms * 1000 / kernels)
+            host(host_ms / kernels)
+            device.launch(microseconds)
+            launched, used = log.now(), log.used()
+            log.put("launch", begin, launched, used - before, tag=microseconds)
+            begin, before = launched, used
         device.wait()
         done = log.now()
         log.put("turn", end, done)
         job.turn_done()
         end = done
+
+
+def idle(spans):
+    """When the device ran no kernel, as disjoint times in order.
+
+    A span of `launch` ends with the launch, and its tag is the kernel's length in microseconds. A kernel begins then, or when
+    the one before ends.
+    """
+    times, free = [], 0.0
+    for _, launched, _, microseconds, *_ in spans.of("launch"):
+        if launched > free:
+            times.append((free, launched))
+        free = max(free, launched) + microseconds / 1e6
+    if spans.seconds > free:
+        times.append((free, spans.seconds))
+    return times

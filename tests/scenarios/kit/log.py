@@ -32,7 +32,7 @@ KINDS = (
     "comm",  # waiting for other ranks
     "sync",  # waiting for a device
     "copy",  # blocking copy to a device
-    "launch",  # giving work to a device
+    "launch",  # work of the CPU, in the end giving work to a device; tag: how long the device has to do, in microseconds
 )
 CODE = {name: code for code, name in enumerate(KINDS)}
 RECORD = struct.Struct("=6q")

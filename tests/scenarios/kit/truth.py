@@ -2,20 +2,24 @@
 
 `python3 -m kit.truth FOLDER LOG CYCLE FROM TO [FROM TO ...]` prints it as JSON; FROM and TO are ns of CLOCK_MONOTONIC, of
 one window or of several, CYCLE is the number of turns after which the loop repeats itself. What the injected cause
-costs is said by the scenario itself, by its function `cost`.
+costs is said by the scenario itself, by its function `cost`; `fixed` says how much of the time is the same on a CPU of
+another speed (none, where there is no such function).
 """
 
+import copy
 import importlib.util
 import json
 import os
 import sys
 
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 import numpy as np
 
+from kit import gpu
 from kit.log import CODE, RECORD
-from kit.pace import turn_ms
+from kit.pace import cycles_in, per_turn_ms, turn_ms
 
 
 class Parts(NamedTuple):
@@ -56,18 +60,28 @@ class Spans:
     """
 
     def __init__(self, folder, windows):
+        self._threads = []
+        for name in os.listdir(folder):
+            if "-" in name:
+                self._threads.append((*map(int, name.split("-")), records(os.path.join(folder, name))))
+        turns = [raw[raw[:, 0] == CODE["turn"], 1:3] for *_, raw in self._threads]
+        self.turns = np.concatenate(turns) if turns else np.empty((0, 2), np.int64)
+        self.turns = self.turns[self.turns[:, 1].argsort()]
+        self._watch(windows)
+
+    def over(self, windows):
+        """The spans of the same job in other windows."""
+        other = copy.copy(self)
+        other._watch(windows)
+        return other
+
+    def _watch(self, windows):
         self.windows = windows
         self.seconds = sum(end - begin for begin, end in windows) / 1e9
         self._rows = {kind: [] for kind in CODE}
         self._whole = {kind: [] for kind in CODE}
         names = {code: kind for kind, code in CODE.items()}
-        turns = []
-        for name in os.listdir(folder):
-            if "-" not in name:
-                continue
-            pid, tid = map(int, name.split("-"))
-            raw = records(os.path.join(folder, name))
-            turns.append(raw[raw[:, 0] == CODE["turn"], 1:3])
+        for pid, tid, raw in self._threads:
             watched = 0
             for begin, end in windows:
                 for code, start, stop, on_cpu, wanting, tag in raw[(raw[:, 2] > begin) & (raw[:, 1] < end)]:
@@ -79,8 +93,6 @@ class Spans:
                 watched += end - begin
         for rows in self._rows.values():
             rows.sort()
-        self.turns = np.concatenate(turns) if turns else np.empty((0, 2), np.int64)
-        self.turns = self.turns[self.turns[:, 1].argsort()]
 
     def of(self, *kinds):
         return sorted(span for kind in kinds for span in self._rows[kind])
@@ -93,22 +105,22 @@ class Spans:
         """Seconds in spans of these kinds, of the whole job. `part`: see Parts."""
         return sum((b - a) * c.share(part) for a, b, c, *_ in self.of(*kinds))
 
-    def of_trainer(self, kind, begin=0.0, end=float("inf")):
-        """CPU seconds in spans of this kind, of the threads that do the turns, from begin to end (s of watched time)."""
+    def of_trainer(self, kind):
+        """CPU seconds in spans of this kind, of the threads that do the turns."""
         trainers = {span[-1] for span in self.of("turn", "eval")}
-        return sum(
-            max(0.0, min(b, end) - max(a, begin)) * c.on_cpu for a, b, c, *_, tid in self.of(kind) if tid in trainers
-        )
+        return sum((b - a) * c.on_cpu for a, b, c, *_, tid in self.of(kind) if tid in trainers)
 
-    def paces(self, cycle):
-        """Mean time of a turn in each window, and the CPU time of the model's work within it, in ms."""
-        turns, models, begin = [], [], 0.0
+    def paces(self, cycle, fixed=None):
+        """Of each window the mean time of a turn in ms, and how much of it was CPU time of the model's work, and time
+        that a faster or slower CPU would not change: seconds that `fixed` gives for spans.
+        """
+        told = {"turn_ms": [], "model_ms": [], "fixed_ms": []}
         for window in self.windows:
-            end = begin + (window[1] - window[0]) / 1e9
-            turns.append(turn_ms(self.turns, window, cycle))
-            models.append(self.of_trainer("compute", begin, end) / (end - begin) * (turns[-1] or 0.0))
-            begin = end
-        return {"turn_ms": turns, "model_ms": models}
+            cycles = cycles_in(self.turns, window, cycle)
+            told["turn_ms"].append(turn_ms(self.turns, window, cycle))
+            for name, of in ("model_ms", lambda spans: spans.of_trainer("compute")), ("fixed_ms", fixed or (lambda _: 0.0)):
+                told[name].append(per_turn_ms(cycles, cycle, lambda *window: of(self.over([window]))) or 0.0)
+        return told
 
     def behind_waits(self, *kinds, part="all"):
         """Seconds in which the trainer waited for a batch while the process that made it was in such a span.
@@ -131,6 +143,14 @@ class Spans:
         return sum(
             max(0.0, min(b, y) - max(a, x)) for a, b, *_ in self.of("wait") for x, y in merged if x < b and y > a
         )
+
+    def within(self, times, *kinds, part="all"):
+        """Seconds in spans of these kinds within disjoint times (start, end) in order."""
+        starts, total = [start for start, _ in times], 0.0
+        for a, b, c, *_ in self.of(*kinds):
+            for x, y in times[max(0, bisect_right(starts, a) - 1) : bisect_left(starts, b)]:
+                total += max(0.0, min(b, y) - max(a, x)) * c.share(part)
+        return total
 
     def waiting(self):
         return self.own("wait")
@@ -177,6 +197,17 @@ def model(spans):
     return spans.own("compute", part="cpu") + taken
 
 
+def device(spans, cause):
+    """Of a GPU: the share of time in which it ran a kernel, for how long it did not, and how much of that the cause took."""
+    times = gpu.idle(spans)
+    idle = sum(end - begin for begin, end in times)
+    told = {"busy_share": 1 - idle / spans.seconds, "idle_s": idle}
+    if cause:
+        told["idle_cause_s"] = float(cause(spans, times))
+        told["idle_share"] = told["idle_cause_s"] / idle
+    return told
+
+
 def main():
     folder, logs, cycle, *times = sys.argv[1:]
     times = list(map(int, times))
@@ -188,10 +219,9 @@ def main():
     told = describe(spans, float(module.cost(spans)))
     # Healthy variants of a loop are bounded by the model's own work.
     told["compute_share"] = getattr(module, "healthy", model)(spans) / spans.seconds
-    if hasattr(module, "idle"):
-        # Share of the GPU's idle time, beside the share of the trainer's time.
-        told["idle_share"] = module.idle(spans)
-    told |= spans.paces(int(cycle))
+    if spans.of("launch"):
+        told |= device(spans, getattr(module, "idle", None))
+    told |= spans.paces(int(cycle), getattr(module, "fixed", None))
     told["named"] = [int(pid) for pid in module.named(spans)] if hasattr(module, "named") else []
     print(json.dumps(told))
 

@@ -45,7 +45,7 @@ mod steadiness;
 pub mod steps;
 pub mod taking_in;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod throttle;
 pub mod timeline;
 mod trainer;

@@ -1,4 +1,4 @@
-//! Times what removing the cause brings. The job with the fault and the same job without it take turns, a second or two
+//! Times what removing the cause brings. The job with the fault and the same job without it take turns, a second
 //! each and one frozen while the other runs: a machine that changes its speed from minute to minute does so for both.
 
 use std::{fs, time::Duration};
@@ -17,8 +17,8 @@ use super::{
 };
 
 /// With, without; without, with; and so on: what changes steadily meanwhile falls on both alike.
-const PAIRS: usize = 4;
-const SLICE: Duration = Duration::from_millis(1500);
+const PAIRS: usize = 8;
+const SLICE: Duration = Duration::from_secs(1);
 /// After a thaw caches are cold, and what a disk or a server did meanwhile is there at once.
 const WARM_IN: Duration = Duration::from_millis(500);
 

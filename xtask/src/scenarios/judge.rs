@@ -16,6 +16,8 @@ const COUNT: f64 = 0.02;
 const TIME: f64 = 0.05;
 /// Two runs of one loop differ by as much: a bound is too low only if it is lower than that below the gain.
 const GAIN_NOISE: f64 = 0.02;
+/// And lower by more than so many standard errors of the gain.
+const GAIN_ERRORS: f64 = 2.0;
 /// A cause below this share of the time is not blamed for anything.
 const BLAMES: f64 = 0.05;
 /// With more CPUs than this used by others, what was measured says little.
@@ -27,8 +29,13 @@ pub struct Verdict {
     pub share: Option<f64>,
     pub share_true: Option<f64>,
     pub bound: Option<f64>,
+    /// At the speed that the machine had in the watch: what the bound is held against
     pub gain: Option<Speedup>,
     pub gain_as_timed: Option<Speedup>,
+    pub gain_at_one_speed: Option<Speedup>,
+    /// Seconds in which the GPU idled for the cause, and all that it idled by the truth
+    pub idle_s: [Option<f64>; 2],
+    pub idle_of_s: Option<f64>,
     pub count: [Option<f64>; 2],
     pub p50_ms: [Option<f64>; 2],
     pub p95_ms: [Option<f64>; 2],
@@ -45,8 +52,11 @@ pub fn judge(scenario: &Scenario, outcome: &Outcome) -> Verdict {
     };
     let mut verdict = Verdict {
         share_true: truth[share_key].as_f64(),
-        gain: gain.and_then(|gain| Speedup::at_one_speed(truth, gain)),
+        gain: gain.and_then(|gain| Speedup::at_speed_of_watch(truth, gain)),
         gain_as_timed: gain.and_then(Speedup::as_timed),
+        gain_at_one_speed: gain.and_then(|gain| Speedup::at_one_speed(truth, gain)),
+        idle_s: [None, truth["idle_cause_s"].as_f64()],
+        idle_of_s: truth["idle_s"].as_f64(),
         count: [None, truth["steps"]["count"].as_f64()],
         p50_ms: [None, truth["steps"]["p50_ms"].as_f64()],
         p95_ms: [None, truth["steps"]["p95_ms"].as_f64()],
@@ -66,8 +76,10 @@ pub fn judge(scenario: &Scenario, outcome: &Outcome) -> Verdict {
     if !right {
         misses.push("verdict".to_owned());
     }
-    misses.extend(share(right, &mut verdict, truth));
+    verdict.share_true = truth[share_of(report, share_key)].as_f64();
+    misses.extend(share(right, &verdict));
     misses.extend(bound(right, &verdict));
+    misses.extend(idle(scenario, &mut verdict, report));
     misses.extend(steps(&mut verdict, report, truth));
     misses.extend(findings(scenario, report));
     if scenario.names && !outcome.named.iter().any(|&pid| is_named(report, pid)) {
@@ -77,19 +89,20 @@ pub fn judge(scenario: &Scenario, outcome: &Outcome) -> Verdict {
     verdict
 }
 
-/// Where a GPU is seen a share may be one of its idle time, and the script tells both.
-fn share(right: bool, verdict: &mut Verdict, truth: &Value) -> Option<String> {
-    let found = verdict.share.filter(|_| right)?;
-    let near = |true_share: &f64| (found - true_share).abs() <= SHARE;
-    if let Some(other) = truth["idle_share"].as_f64()
-        && near(&other)
-    {
-        verdict.share_true = Some(other);
+/// What the report says that its share is one of: where a GPU is seen, of that one's time or of its idle time.
+fn share_of<'a>(report: &Value, of_trainer: &'a str) -> &'a str {
+    match report["verdict"]["share_of"].as_str() {
+        Some("gpu-idle-time") => "idle_share",
+        Some("gpu-time") => "busy_share",
+        _ => of_trainer,
     }
-    verdict
-        .share_true
-        .is_some_and(|truth| !near(&truth))
-        .then(|| "share".to_owned())
+}
+
+/// A share of something that the script tells no truth of is wrong too.
+fn share(right: bool, verdict: &Verdict) -> Option<String> {
+    let near = |(found, truth): (f64, f64)| (found - truth).abs() <= SHARE;
+    let both = verdict.share.zip(verdict.share_true);
+    (right && !both.is_some_and(near)).then(|| "share".to_owned())
 }
 
 fn bound(right: bool, verdict: &Verdict) -> Option<String> {
@@ -100,8 +113,37 @@ fn bound(right: bool, verdict: &Verdict) -> Option<String> {
     }
 }
 
-pub fn is_below(bound: f64, gain: Speedup) -> bool {
+/// Lower than what was measured, and than what errors of measuring explain.
+fn is_below(bound: f64, gain: Speedup) -> bool {
+    bound < gain.all * (1.0 - GAIN_NOISE) - GAIN_ERRORS * gain.error.unwrap_or(0.0)
+}
+
+/// The same, whatever the error.
+pub fn is_strictly_below(bound: f64, gain: Speedup) -> bool {
     bound < gain.all * (1.0 - GAIN_NOISE)
+}
+
+/// The seconds in which a GPU idled for the cause, to a part of all of its idle time.
+fn idle(scenario: &Scenario, verdict: &mut Verdict, report: &Value) -> Option<String> {
+    let (truth, all) = (verdict.idle_s[1]?, verdict.idle_of_s?);
+    let rows = report["gpu"]["idle_blame"].as_array();
+    let found = rows
+        .into_iter()
+        .flatten()
+        .filter(|row| {
+            row["kind"]
+                .as_str()
+                .is_some_and(|kind| scenario.expect.contains(&kind))
+        })
+        .filter_map(|row| row["seconds"].as_f64())
+        .sum::<f64>();
+    verdict.idle_s[0] = Some(found);
+    ((found - truth).abs() > SHARE * all).then(|| "idle blame".to_owned())
+}
+
+/// Whether a time of steps is right by itself: that neighbouring percentiles are far from it excuses nothing.
+pub fn is_strict([found, truth]: [Option<f64>; 2]) -> bool {
+    matches!((found, truth), (Some(found), Some(truth)) if (found - truth).abs() <= TIME * truth)
 }
 
 /// A turn of an evaluation loop may be counted as a step or not.
@@ -209,10 +251,10 @@ mod tests {
         Outcome {
             settings: json!({}),
             report: Some(report),
-            truth: json!({"turn_ms": [100.0], "model_ms": [30.0], "share": 0.6, "compute_share": 0.6, "steps": steps_of(100.0), "steps_with_evaluation": steps_of(100.0)}),
+            truth: json!({"turn_ms": [150.0], "model_ms": [60.0], "fixed_ms": [60.0], "share": 0.6, "compute_share": 0.6, "steps": steps_of(100.0), "steps_with_evaluation": steps_of(100.0)}),
             gain: Some(Gain {
-                truth_with: json!({"turn_ms": [100.0], "model_ms": [30.0]}),
-                truth_without: json!({"turn_ms": [40.0], "model_ms": [20.0]}),
+                truth_with: json!({"turn_ms": [100.0], "model_ms": [30.0], "fixed_ms": [60.0]}),
+                truth_without: json!({"turn_ms": [40.0], "model_ms": [20.0], "fixed_ms": [10.0]}),
             }),
             named: vec![77],
             foreign_cpus: 0.0,
@@ -235,8 +277,10 @@ mod tests {
             &outcome(report("storage-io", 0.63, 2.1)),
         );
         assert_eq!(verdict.misses, Vec::<String>::new());
+        // The machine was half as fast in the watch: 60 + 2 * 40 over 10 + 2 * 30, and 150 over 60 + 20.
         assert_eq!(verdict.gain.unwrap().all, 2.0);
         assert_eq!(verdict.gain_as_timed.unwrap().all, 2.5);
+        assert_eq!(verdict.gain_at_one_speed.unwrap().all, 1.875);
     }
 
     #[test]
@@ -252,6 +296,81 @@ mod tests {
         empty["steps"] = json!({"count": null, "time_ms": null});
         let none = judge(scenario("cold-disk"), &outcome(empty));
         assert_eq!(none.misses, ["no steps"]);
+    }
+
+    #[test]
+    fn a_bound_may_lie_below_by_errors_of_the_gain() {
+        let gain = |error| Speedup {
+            all: 2.0,
+            error,
+            range: [1.9, 2.1],
+        };
+        assert!(is_below(1.95, gain(None)) && is_below(1.95, gain(Some(0.0))));
+        assert!(!is_below(1.95, gain(Some(0.02))));
+        assert!(is_below(1.91, gain(Some(0.02))));
+        assert!(is_strictly_below(1.95, gain(Some(0.02))));
+        assert!(!is_strictly_below(1.97, gain(Some(0.02))));
+    }
+
+    /// With a GPU the report says what its share is one of.
+    #[test]
+    fn a_share_is_held_against_the_truth_of_what_it_is_one_of() {
+        let mut outcome = outcome(report("h2d-copy", 0.95, 2.0));
+        let truth = outcome.truth.as_object_mut().unwrap();
+        truth.extend(
+            [("share", 0.7), ("idle_share", 0.95), ("busy_share", 0.3)]
+                .map(|(key, value)| (key.to_owned(), json!(value))),
+        );
+        let mut told = |of: &str| {
+            outcome.report.as_mut().unwrap()["verdict"]["share_of"] = of.into();
+            let verdict = judge(scenario("gpu-copies"), &outcome);
+            (verdict.share_true, verdict.misses)
+        };
+        assert_eq!(told("gpu-idle-time"), (Some(0.95), vec![]));
+        let wall = (Some(0.7), vec!["share".to_owned()]);
+        assert_eq!(told("trainer-wall-time"), wall);
+        let busy = (Some(0.3), vec!["share".to_owned()]);
+        assert_eq!(told("gpu-time"), busy);
+    }
+
+    #[test]
+    fn a_share_without_truth_is_wrong() {
+        let mut report = report("storage-io", 0.6, 2.0);
+        report["verdict"]["share_of"] = "gpu-idle-time".into();
+        assert_eq!(
+            judge(scenario("cold-disk"), &outcome(report)).misses,
+            ["share"]
+        );
+    }
+
+    #[test]
+    fn idle_time_of_a_gpu_is_held_against_the_truth() {
+        let told = |blame: Value| {
+            let mut report = report("h2d-copy", 0.6, 2.0);
+            report["gpu"] = json!({"idle_blame": blame});
+            let mut outcome = outcome(report);
+            outcome.truth["idle_s"] = json!(8.0);
+            outcome.truth["idle_cause_s"] = json!(6.0);
+            judge(scenario("gpu-copies"), &outcome).misses
+        };
+        let rows = |seconds: f64| json!([{"kind": "h2d-copy", "seconds": seconds}, {"kind": "compute", "seconds": 6.0}]);
+        assert!(told(rows(6.3)).is_empty());
+        assert_eq!(told(rows(6.5)), ["idle blame"]);
+        assert_eq!(told(rows(5.5)), ["idle blame"]);
+        assert_eq!(told(json!(null)), ["idle blame"]);
+    }
+
+    /// Steps of two lengths: the median lies on one side or the other, and only one of them is right.
+    #[test]
+    fn a_percentile_may_pass_and_not_be_strict() {
+        let mut outcome = outcome(report("storage-io", 0.6, 2.0));
+        outcome.truth["steps"]["p50_range_ms"] = json!([50.0, 100.0]);
+        outcome.truth["steps"]["p50_ms"] = json!(50.0);
+        let verdict = judge(scenario("cold-disk"), &outcome);
+        assert!(verdict.misses.is_empty());
+        assert!(!is_strict(verdict.p50_ms));
+        assert!(is_strict(verdict.p95_ms));
+        assert!(!is_strict([None, Some(50.0)]));
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod company;
 mod confidence;
 mod edge_cases;
 mod epochs;
-mod gpu_unseen;
+pub(crate) mod gpu_unseen;
 mod locks;
 mod memory;
 mod python;

@@ -194,6 +194,29 @@ fn split(share: &Shares) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        analysis::tests::gpu_unseen::{NO_DRIVER, asked_once_for_a_gpu, uses_a_gpu_unseen},
+        report::{Shown, report},
+        session::Session,
+    };
+
+    fn text(session: &Session) -> String {
+        to_text(&report(session, Shown::default()), 20)
+    }
+
+    #[test]
+    fn a_gpu_that_is_used_and_not_seen_is_told() {
+        let text = text(&uses_a_gpu_unseen());
+        let line = format!("not seen: gpu: {NO_DRIVER}");
+        assert!(text.contains(&line), "{text}");
+        assert!(text.contains("not told: "), "{text}");
+    }
+
+    #[test]
+    fn that_a_job_without_a_gpu_has_none_is_not_told() {
+        let text = text(&asked_once_for_a_gpu());
+        assert!(!text.contains("not seen: gpu"), "{text}");
+    }
 
     #[test]
     fn waiting_for_the_gpu_is_part_of_the_split() {
