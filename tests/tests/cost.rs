@@ -61,7 +61,7 @@ fn all_that_watching_costs_comes_below_the_budget() {
     }
     let mut jobs = [(); 2].map(|()| {
         let mut command = Command::new(program("allocate-shared"));
-        command.args(["-", REPAID_S, "2000"]);
+        command.args(["-", REPAID_S, "200"]);
         Workload::spawn(command)
     });
     let other = jobs[1].pid().to_string();
