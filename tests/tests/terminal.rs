@@ -54,7 +54,7 @@ fn a_first_verdict_comes_within_ten_seconds_and_progress_takes_one_row() {
     let data = Data::new();
     let folder = data.files("cats", 1_280, "jpg", |i| 3_000 + 11 * i);
     let mut args = os(&[&"--workers", &"1", &"--seconds", &"20", &"--batch", &"64"]);
-    args.extend(os(&[&"--persistent", &"--step-ms", &"1", &folder]));
+    args.extend(os(&[&"--persistent", &"--step-ms", &"0.1", &folder]));
     let mut workload = Workload::python(&python, "loader.py", &args);
     workload.go();
     let (mut seen, written) = terminal();

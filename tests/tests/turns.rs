@@ -90,14 +90,17 @@ fn calls_that_cost_too_much_are_counted_in_turns() {
 }
 
 /// Seen with no window on an allocator and, in the second case, by somebody whom the kernel does not tell what probes cost.
-fn keeps_to_its_budget(checks: &mut Checks, seen: &Observed) {
+fn keeps_to_its_budget(checks: &mut Checks, seen: &Observed, most: f64) {
     in_turns(checks, seen, 0.7);
     let report = &seen.report;
     let cost = report.at("/cost");
     checks.that(report.f64("/cost/budget") == 0.01, || cost.to_string());
-    let spent = report.f64("/cost/spent_share");
+    // The start is a larger part of it the slower the CPU is; an emulated one takes seconds for it.
+    let processes = report.rows("/job/processes");
+    let job_s: f64 = processes.iter().map(|row| f64_at(row, "/cpu_s")).sum();
+    let spent = report.f64("/cost/spent_share") - report.f64("/cost/start_cpu_s") / job_s;
     // The first four seconds are counted whole, at a tenth to a third of the job's CPU time.
-    checks.that(spent > 0.01 && spent < 0.2, || cost.to_string());
+    checks.that(spent > 0.01 && spent < most, || format!("{spent}: {cost}"));
 }
 
 #[test]
@@ -111,7 +114,7 @@ fn calls_are_counted_in_turns_without_windows_too() {
     let options = os(&[&"--overhead-budget", &"1%", &"--alloc", &"off"]);
     let seen = observe_with(workload, pid, &options);
     let mut checks = Checks::new();
-    keeps_to_its_budget(&mut checks, &seen);
+    keeps_to_its_budget(&mut checks, &seen, 0.2);
     let cost = seen.report.at("/cost");
     checks.that(cost["windows"].is_null(), || cost.to_string());
     checks.that(
@@ -148,7 +151,8 @@ fn the_budget_is_kept_also_where_the_kernel_does_not_tell_what_probes_cost() {
         attach_time,
     };
     let mut checks = Checks::new();
-    keeps_to_its_budget(&mut checks, &seen);
+    // What is estimated may be twice what the kernel would count.
+    keeps_to_its_budget(&mut checks, &seen, 0.4);
     let (report, total) = (&seen.report, &seen.truth["total"]);
     about(
         &mut checks,

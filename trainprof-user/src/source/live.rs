@@ -59,6 +59,10 @@ const LOWER_BELOW: u64 = 1_500;
 /// How far a threshold for single events may rise above its limit at the start.
 const RAISE_AT_MOST: u64 = 32;
 
+/// What is estimated of the cost of calls is on the safe side of a budget: where there are so many that it slows the job down, they cost
+/// about half of it (docs/BENCHMARKS.md, (b)). Numbers of calls that were not counted are reckoned with that.
+const OF_ESTIMATE: f64 = 0.5;
+
 /// Processes below those that were named whose calls are noted until it is known who trains.
 const TOUCHED_FIRST: usize = 32;
 
@@ -298,12 +302,21 @@ impl Live {
         std::mem::take(&mut self.out)
     }
 
+    /// By which part counting all calls makes the job slower, as far as is known.
+    fn slowed_by_counting(&self) -> f64 {
+        let slowed = self.allocs.slowed_by_counting();
+        match self.switch {
+            Some(_) => slowed,
+            None => slowed * OF_ESTIMATE,
+        }
+    }
+
     /// Notes the calls of these processes one by one from now on, and of no other.
     pub fn set_touched(&mut self, pids: &BTreeSet<u32>) {
         if self.touched == *pids {
             return;
         }
-        let slowed = self.allocs.slowed_by_counting();
+        let slowed = self.slowed_by_counting();
         self.turns
             .tell(own::now(), &self.touched, slowed, &mut self.out);
         let slots = |pids: &BTreeSet<u32>| -> BTreeSet<u32> {

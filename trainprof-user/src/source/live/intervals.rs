@@ -79,7 +79,7 @@ impl Live {
         let due = self.mapped.due(self.intervals, &self.leading(), &alive);
         self.frameworks(due);
         self.observe();
-        let slowed = self.allocs.slowed_by_counting();
+        let slowed = self.slowed_by_counting();
         self.turns.tell(to, &self.touched, slowed, &mut self.out);
         let untimed_ns = self.entries.take_hidden();
         let all_calls_rate = self.learn_of_calls(&interval, untimed_ns);
