@@ -120,6 +120,30 @@ pub fn blame(
 mod tests {
     use super::*;
 
+    /// One sample, of a device that idled for this share of it.
+    fn sampled_once(idle: f64) -> GpuTime {
+        GpuTime {
+            spans: vec![IdleSpan {
+                from: 0,
+                to: 1_000,
+                idle,
+            }],
+            calls: true,
+            synchronising: 0.0,
+            devices: vec![0],
+            sampled_devices: 1,
+        }
+    }
+
+    fn piece(from: u64, to: u64, leaf: u32) -> Piece {
+        Piece {
+            from,
+            to,
+            ns: (to - from) as f64,
+            leaf,
+        }
+    }
+
     #[test]
     fn idle_time_goes_to_stalls_first() {
         let gpu = GpuTime {
@@ -177,23 +201,7 @@ mod tests {
 
     #[test]
     fn a_copy_that_waits_for_kernels_leaves_no_gpu_idle() {
-        let gpu = GpuTime {
-            spans: vec![IdleSpan {
-                from: 0,
-                to: 1_000,
-                idle: 0.3,
-            }],
-            calls: true,
-            synchronising: 0.0,
-            devices: vec![0],
-            sampled_devices: 1,
-        };
-        let piece = |from, to, leaf| Piece {
-            from,
-            to,
-            ns: (to - from) as f64,
-            leaf,
-        };
+        let gpu = sampled_once(0.3);
         let pieces = [piece(0, 750, 0), piece(750, 1_000, 1)];
         let kinds = [vec![(Kind::H2dCopy, 1.0)], vec![(Kind::Checkpoint, 1.0)]];
         let got = blame(&gpu, &[(0, 1_000)], &pieces, &kinds, &[false; 2]);
@@ -203,23 +211,7 @@ mod tests {
 
     #[test]
     fn what_idles_while_the_gpu_is_waited_for_is_not_the_hosts() {
-        let gpu = GpuTime {
-            spans: vec![IdleSpan {
-                from: 0,
-                to: 1_000,
-                idle: 0.6,
-            }],
-            calls: true,
-            synchronising: 0.0,
-            devices: vec![0],
-            sampled_devices: 1,
-        };
-        let piece = |from, to, leaf| Piece {
-            from,
-            to,
-            ns: (to - from) as f64,
-            leaf,
-        };
+        let gpu = sampled_once(0.6);
         // The host computes for 200, and waits for the GPU for the rest.
         let pieces = [piece(0, 200, 0), piece(200, 1_000, 1)];
         let kinds = [vec![(Kind::Compute, 1.0)], vec![(Kind::Compute, 1.0)]];
