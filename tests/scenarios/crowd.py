@@ -26,8 +26,15 @@ def cost(spans):
 
     The loader keeps up when it has its CPUs (the run without the fault shows it), so the trainer waits only because
     the worker, or the trainer when its batch is there, gets no CPU.
+
+    Where somebody else keeps a CPU whatever happens to the fault, the job has one: while the worker decodes on it the
+    trainer would have none without the fault either.
     """
-    return spans.own("compute", "wait", part="off")
+    off = spans.own("compute", "wait", part="off")
+    if spans.params.get("bystanders"):
+        wanted = [(a, b) for a, b, *_ in spans.of("compute", "wait")]
+        off -= spans.within(wanted, "decode", part="cpu")
+    return off
 
 
 if __name__ == "__main__":

@@ -66,6 +66,33 @@ fn faults_are_counted_and_their_share_of_the_cpu_is_right() {
     checks.done();
 }
 
+/// A sixth of a fault runs with interrupts off: clock samples show it as the code that faulted.
+#[test]
+fn what_no_sample_shows_of_faults_is_theirs() {
+    let name = "what_no_sample_shows_of_faults_is_theirs";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a steady clock") {
+        return;
+    }
+    let data = Data::new();
+    let folder = data.files("cold", 1, "npy", |_| 1 << 16);
+    // New pages for some 15 ms, then 3 ms of computing, and so on.
+    let file = folder.join("0.npy");
+    let seen = observe("faulter", &os(&[&"10", &file, &"20000", &"0"]));
+    let row = memory_of(&seen.report, u64_at(&seen.truth, "/pid"));
+    let share = f64_at(row, "/cpu/faults/share");
+    let truly = f64_at(&seen.truth, "/fault_share_of_cpu");
+    println!("{share} of the CPU time in faults, truly {truly}");
+    let mut checks = Checks::new();
+    checks.that((0.6..0.95).contains(&truly), || {
+        format!("{truly} of the CPU time are not what this is about")
+    });
+    checks.that((share - truly).abs() < 0.05, || {
+        format!("{share} of the CPU time in faults, truly {truly}")
+    });
+    checks.done();
+}
+
 /// A swap file that is in use as long as this value.
 struct Swap {
     path: PathBuf,

@@ -56,10 +56,11 @@ class Spans:
     """All spans of a job, cut to the windows in which it was watched: (begin, end) in ns of CLOCK_MONOTONIC.
 
     Rows: start, end (s of watched time: the windows follow each other without a gap), Parts, tag, pid, tid.
-    turns: of the whole job, rows of start and end in ns.
+    turns: of the whole job, rows of start and end in ns. params: the scenario's numbers and words, by name.
     """
 
-    def __init__(self, folder, windows):
+    def __init__(self, folder, windows, params=None):
+        self.params = params or {}
         self._threads = []
         for name in os.listdir(folder):
             if "-" in name:
@@ -215,7 +216,9 @@ def main():
     spec = importlib.util.spec_from_file_location("job", os.path.join(folder, script))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    spans = Spans(logs, list(zip(times[::2], times[1::2])))
+    with open(os.path.join(folder, "job.json"), encoding="utf-8") as file:
+        params = json.load(file)["params"]
+    spans = Spans(logs, list(zip(times[::2], times[1::2])), params)
     told = describe(spans, float(module.cost(spans)))
     # Healthy variants of a loop are bounded by the model's own work.
     told["compute_share"] = getattr(module, "healthy", model)(spans) / spans.seconds

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     record::fact::{PlaceClass, SampleFact},
-    session::Session,
+    session::{Session, Thread},
 };
 
 /// Fewer samples than this say nothing about a stretch.
@@ -53,6 +53,30 @@ impl Split {
     pub fn churn(&self) -> f64 {
         self.allocator + self.fault + self.memory_calls
     }
+
+    /// Takes this part (0–1) of the running as page faults that samples show as the code that faulted.
+    pub fn add_edges(&mut self, part: f64) {
+        let code = self.user + self.decoders;
+        if code <= 0.0 {
+            return;
+        }
+        let moved = part.min(code);
+        self.user -= moved * self.user / code;
+        self.decoders -= moved * self.decoders / code;
+        self.fault += moved;
+    }
+}
+
+/// The part (0–1) of threads' running that is page faults and that samples show as the code that faulted: see
+/// [`MemorySeen::edge_ns`](crate::session::memory::MemorySeen::edge_ns).
+pub fn edges<'a>(session: &Session, threads: impl Iterator<Item = &'a Thread>) -> f64 {
+    let (mut faults, mut run_ns) = (0, 0);
+    for thread in threads {
+        let counters = thread.counters.unwrap_or_default();
+        faults += counters.minor_faults + counters.major_faults;
+        run_ns += thread.run_ns;
+    }
+    (faults as f64 * session.memory.edge_ns / run_ns.max(1) as f64).min(1.0)
 }
 
 /// The split of a thread's running inside the given windows; from all its samples when there are too few inside.
@@ -63,10 +87,18 @@ pub fn split(facts: &Facts, tid: u32, windows: &[(u64, u64)]) -> Split {
         let first = all.partition_point(|sample| sample.at.0 < *from);
         inside.extend(all[first..].iter().take_while(|sample| sample.at.0 < *to));
     }
+    let thread = || facts.session.thread(tid).into_iter();
     if inside.len() >= MIN_SAMPLES {
-        count(facts, inside.iter().copied())
+        let mut split = count(facts, inside.iter().copied());
+        if split.fault > 0.0 && facts.session.memory.edge_ns > 0.0 {
+            let whole = count(facts, all.iter()).fault;
+            split.add_edges(edges(facts.session, thread()) * split.fault / whole);
+        }
+        split
     } else if all.len() >= MIN_SAMPLES {
-        count(facts, all.iter())
+        let mut split = count(facts, all.iter());
+        split.add_edges(edges(facts.session, thread()));
+        split
     } else {
         Split {
             user: 1.0,
@@ -243,4 +275,33 @@ pub fn decodes(session: &Session, place: u32) -> bool {
         .get(&place)
         .and_then(|place| place.module.as_deref())
         .is_some_and(|module| DECODERS.iter().any(|name| module.starts_with(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edges_come_from_the_code_that_faulted_and_no_further() {
+        let mut split = Split {
+            user: 0.3,
+            decoders: 0.1,
+            fault: 0.5,
+            read: 0.1,
+            ..Split::default()
+        };
+        split.add_edges(0.2);
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} for {b}");
+        close(split.user, 0.15);
+        close(split.decoders, 0.05);
+        close(split.fault, 0.7);
+        // A kernel that counts more than samples bear out.
+        split.add_edges(0.9);
+        close(split.fault, 0.9);
+        close(split.user + split.decoders, 0.0);
+        close(split.read, 0.1);
+        let mut none = Split::default();
+        none.add_edges(0.5);
+        assert_eq!(none, Split::default());
+    }
 }

@@ -128,6 +128,7 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
     let renewals = renewals(facts, cast);
     let asked = |steps: Steps| {
         let mut steps = from_asking(facts, cast, &pipes, steps);
+        drop_unnoted(facts, cast, &mut steps);
         from_renewal(&mut steps.spans, &renewals);
         // A helper thread takes messages ahead of the steps.
         let itself = facts
@@ -232,6 +233,20 @@ fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps
     }
     spans.retain(|(from, to)| to > from);
     Steps { spans, ..steps }
+}
+
+/// Before calls of the trainer are noted one by one, what it need not wait for is not seen: what lasts that long then is several steps.
+fn drop_unnoted(facts: &Facts, cast: &Cast, steps: &mut Steps) {
+    let first = facts
+        .touching_threads()
+        .filter(|(tid, _)| facts.pid(*tid) == Some(cast.trainer))
+        .filter_map(|(_, touches)| Some(touches.first()?.at.0))
+        .min()
+        .unwrap_or(0);
+    let most = SKIPPED * steps.quantile_ns(0.5) as f64;
+    steps
+        .spans
+        .retain(|(from, to)| *from >= first || ((to - from) as f64) < most);
 }
 
 fn is_one_of(object: &ObjectFact, pipes: &[u64]) -> bool {

@@ -22,6 +22,7 @@ use super::{
     alloc::AllocProbes,
     btf::{self, KernelTypes},
     calls::{self, CallProbes},
+    fault_edge::FaultEdge,
     map_error,
     plan::{CATALOGUE, Decision, ENDS, ENTRIES, decide, tracepoints, untold},
     runs::Runs,
@@ -106,6 +107,9 @@ impl Probes {
         if fault_period.is_some() {
             attached.push(sampling::FAULT_PROGRAM);
         }
+        let fault_edge = FaultEdge::open()
+            .inspect_err(|error| tracing::info!(%error, "a clock of our own cannot be opened"))
+            .ok();
         let calls = limits.gpu_calls.then(|| CallProbes::start(&mut ebpf));
         let calls = match calls {
             Some(Ok(calls)) => {
@@ -171,6 +175,7 @@ impl Probes {
             attached,
             sampling_hz,
             fault_period,
+            fault_edge,
             skipped,
         })
     }

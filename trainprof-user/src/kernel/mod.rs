@@ -6,6 +6,7 @@ pub mod alloc;
 pub mod aside;
 pub mod btf;
 mod calls;
+mod fault_edge;
 mod load;
 mod missed;
 mod on_off;
@@ -43,6 +44,7 @@ use trainprof_common::{
 pub use self::{
     alloc::AllocProbes,
     calls::{CallProbes, Notice},
+    fault_edge::FaultEdge,
     on_off::Counted,
     stats::StatsSwitch,
 };
@@ -223,6 +225,8 @@ pub struct Probes {
     pub sampling_hz: Option<u32>,
     /// One of so many page faults is looked at; `None`: none is.
     pub fault_period: Option<u32>,
+    /// Measures what no clock sample shows; `None`: it cannot be opened.
+    pub fault_edge: Option<FaultEdge>,
     /// What is not there, and why.
     pub skipped: Vec<Skipped>,
 }

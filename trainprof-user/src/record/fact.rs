@@ -131,6 +131,11 @@ pub enum Record {
     CallsHidden(CallsHidden),
     CgroupPressure(CgroupPressureSample),
     StartCost(StartCost),
+    /// Nanoseconds of a page fault in which no clock sample is taken: see [`crate::kernel`]'s `fault_edge`. Clock samples show them
+    /// as the code that faulted. Measured at the end, where faults were many.
+    FaultEdge {
+        ns: f64,
+    },
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

@@ -266,18 +266,15 @@ fn present_s(session: &Session, pid: u32) -> f64 {
 
 /// What part of a process's CPU time memory takes, from clock samples.
 fn cpu(session: &Session, pid: u32) -> Option<MemoryCpu> {
-    let tids: BTreeSet<u32> = session
-        .threads
-        .values()
-        .filter(|thread| thread.pid == pid)
-        .map(|thread| thread.key.tid)
-        .collect();
+    let threads = || session.threads.values().filter(|t| t.pid == pid);
+    let tids: BTreeSet<u32> = threads().map(|thread| thread.key.tid).collect();
     let samples = || {
         let segments = session.history.segments();
         let all = segments.flat_map(|segment| &segment.samples);
         all.filter(|sample| tids.contains(&sample.tid))
     };
-    let split = running::split_of(session, samples());
+    let mut split = running::split_of(session, samples());
+    split.add_edges(running::edges(session, threads()));
     (split.samples > 0).then(|| {
         let share = |of: f64| CpuShare {
             share: round(of, 4),

@@ -297,7 +297,8 @@ impl Lives {
             | Record::PyStack(_)
             | Record::SpinCost(_)
             | Record::CgroupPressure(_)
-            | Record::StartCost(_) => {}
+            | Record::StartCost(_)
+            | Record::FaultEdge { .. } => {}
         }
     }
 

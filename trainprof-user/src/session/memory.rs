@@ -13,6 +13,9 @@ use crate::{
 /// Faults that are kept one by one; when more come, every second one goes and the others count twice.
 const MAX_FAULTS: usize = 65_536;
 
+/// No fault takes longer than so many nanoseconds that no clock sample shows.
+const MAX_EDGE_NS: f64 = 10_000.0;
+
 /// A sampled fault.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenFault {
@@ -27,6 +30,8 @@ pub struct SeenFault {
 #[derive(Default)]
 pub struct MemorySeen {
     pub sampling: Option<FaultSamplingFact>,
+    /// Nanoseconds of a fault that clock samples show as the code that faulted; 0: not known, or faults were few.
+    pub edge_ns: f64,
     pub frames: BTreeMap<u32, FrameFact>,
     pub stacks: BTreeMap<u32, StackFact>,
     /// By number.
@@ -43,6 +48,7 @@ impl MemorySeen {
     pub(super) fn apply(&mut self, record: &Record) {
         match record {
             Record::FaultSampling(sampling) => self.sampling = Some(*sampling),
+            Record::FaultEdge { ns } if ns.is_finite() => self.edge_ns = ns.clamp(0.0, MAX_EDGE_NS),
             Record::Frame(frame) => {
                 self.frames.insert(frame.number, frame.clone());
             }

@@ -152,7 +152,8 @@ impl Session {
             | Record::Stack(_)
             | Record::FaultSampling(_)
             | Record::Fault(_)
-            | Record::PagesGone(_) => self.memory.apply(record),
+            | Record::PagesGone(_)
+            | Record::FaultEdge { .. } => self.memory.apply(record),
             Record::GpuDevice(_)
             | Record::GpuSample(_)
             | Record::GpuProcess(_)

@@ -40,7 +40,7 @@ use super::{
     turns::{SomeCalls, Turns},
 };
 use crate::{
-    env::{EnvError, host::HostFacts, process},
+    env::{EnvError, clock::process_cpu_ns, host::HostFacts, process},
     event::{self, Event},
     kernel::{KernelError, Limits, Probes, StatsSwitch, touch_slot},
     record::{
@@ -65,6 +65,12 @@ const OF_ESTIMATE: f64 = 0.5;
 
 /// Processes below those that were named whose calls are noted until it is known who trains.
 const TOUCHED_FIRST: usize = 32;
+
+/// Faults per nanosecond of the watch: at a tenth of a microsecond each, a thousandth of a CPU.
+const FAULTS_THAT_MATTER: f64 = 0.001 / 100.0;
+
+/// Who uses so many times less of the CPUs than another process of the job does not train.
+const IDLE: u64 = 10;
 
 /// How long a drain waits for functions that are being looked up: mostly they are there at once.
 const PLACE_PATIENCE: Duration = Duration::from_millis(3);
@@ -105,8 +111,9 @@ pub struct Live {
     stacks: Stacks,
     pythons: Pythons,
     pages: Pages,
-    /// Sampled page faults so far.
+    /// Sampled page faults so far, and faults that they stand for.
     faults: u32,
+    all_faults: u64,
     out: Vec<Record>,
     /// Process of every live thread that is followed.
     alive: BTreeMap<u32, u32>,
@@ -114,6 +121,7 @@ pub struct Live {
     members: BTreeSet<u32>,
     /// Every followed thread as it was at the last [`Live::switch_over`], by id.
     threads: Vec<(u32, ThreadState)>,
+    begun: KtimeNs,
     interval_from: KtimeNs,
     losses: Vec<(Loss, u64)>,
     undecodable: u64,
@@ -156,6 +164,7 @@ impl Live {
         for pid in &watch.targets {
             targets.push(scan::check_target(*pid)?);
         }
+        let used_before = used(scan::family(&targets).unwrap_or_default());
         let mut probes = Probes::attach(watch.limits)?;
         let mut gpus = Gpus::default();
         if let (Some(calls), Ok(family)) = (&mut probes.calls, scan::family(&targets)) {
@@ -186,10 +195,12 @@ impl Live {
             pythons: Pythons::default(),
             pages: Pages::default(),
             faults: 0,
+            all_faults: 0,
             out: Vec::new(),
             alive: BTreeMap::new(),
             members: BTreeSet::new(),
             threads: Vec::new(),
+            begun: at,
             interval_from: at,
             losses: Vec::new(),
             undecodable: 0,
@@ -221,7 +232,7 @@ impl Live {
             at,
             anchor: own::anchor(),
             host: HostFacts::read()?,
-            targets,
+            targets: targets.clone(),
             event_min_ns: watch.limits.event_min_ns,
             attach_ns: own::now().since(asked),
         }));
@@ -254,7 +265,9 @@ impl Live {
                 name,
             });
         }
-        live.set_touched(&live.first_trainers());
+        let busy = busy_below(&targets, &used_before, &used(live.members.clone()));
+        let first = live.first_trainers().union(&busy).copied().collect();
+        live.set_touched(&first);
         live.pressure
             .poll(own::now(), &live.resident(), &mut live.out);
         Ok(live)
@@ -410,6 +423,22 @@ impl Live {
         self.probes.calls = calls;
     }
 
+    /// Measures what no clock sample shows of page faults, where these were so many that it matters.
+    fn fault_edge(&mut self, at: KtimeNs) {
+        let watched_ns = at.since(self.begun) as f64;
+        if (self.all_faults as f64) < watched_ns * FAULTS_THAT_MATTER {
+            return;
+        }
+        let Some(edge) = &self.probes.fault_edge else {
+            return;
+        };
+        match edge.measure() {
+            Ok(Some(ns)) => self.out.push(Record::FaultEdge { ns }),
+            Ok(None) => tracing::info!("a clock of our own was stopped"),
+            Err(error) => tracing::info!(%error, "a clock of our own did not run"),
+        }
+    }
+
     /// Ends the watch: `at` is the time of the last [`Self::switch_over`], whose aggregates were collected.
     pub fn stop(&mut self, at: KtimeNs, reason: StopReason) -> Result<(), SourceError> {
         self.places.finish(LAST_PATIENCE, &mut self.out);
@@ -425,6 +454,7 @@ impl Live {
         );
         self.pressure
             .last(own::now(), &self.resident(), &mut self.out);
+        self.fault_edge(at);
         let hidden = self.turns.hidden(own::now());
         let helpers_ns = self.helpers_ns().all();
         self.out.extend(self.cost.sample(hidden, helpers_ns));
@@ -448,6 +478,31 @@ impl Live {
         }));
         Ok(())
     }
+}
+
+/// CPU nanoseconds that processes have used so far.
+fn used(pids: BTreeSet<u32>) -> BTreeMap<u32, u64> {
+    let used = |pid: u32| Some((pid, process_cpu_ns(pid as i32)?));
+    pids.into_iter().filter_map(used).collect()
+}
+
+/// Who used CPUs between two readings, where those that were named did not: they only started the others.
+fn busy_below(
+    targets: &[u32],
+    before: &BTreeMap<u32, u64>,
+    after: &BTreeMap<u32, u64>,
+) -> BTreeSet<u32> {
+    let used: BTreeMap<u32, u64> = after
+        .iter()
+        .filter_map(|(pid, ns)| Some((*pid, ns.saturating_sub(*before.get(pid)?))))
+        .collect();
+    let most = used.values().copied().max().unwrap_or(0);
+    let idle = |pid: &u32| used.get(pid).is_none_or(|ns| *ns * IDLE < most);
+    if !targets.iter().all(idle) {
+        return BTreeSet::new();
+    }
+    let busy = used.iter().filter(|(_, ns)| **ns * IDLE >= most);
+    busy.map(|(pid, _)| *pid).take(TOUCHED_FIRST).collect()
 }
 
 fn throttle(least: u64) -> Throttle {
@@ -487,5 +542,21 @@ fn open_thread(tid: u32, state: &ThreadState, at: KtimeNs) -> OpenThread {
         nr: state.nr,
         object: object_fact(&state.object),
         counters,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busy_are_noted_first_where_those_that_were_named_only_started_them() {
+        let before = BTreeMap::from([(1, 3_000), (2, 500), (3, 100), (4, 70)]);
+        let after = BTreeMap::from([(1, 3_001), (2, 580), (3, 179), (4, 71), (5, 90)]);
+        assert_eq!(busy_below(&[1], &before, &after), BTreeSet::from([2, 3]));
+        // Who trains itself, and nobody at work.
+        assert!(busy_below(&[2], &before, &after).is_empty());
+        assert!(busy_below(&[1, 2], &before, &after).is_empty());
+        assert!(busy_below(&[1], &before, &before).len() <= 4);
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
@@ -211,6 +212,14 @@ impl Attached {
         } else {
             command.stderr(Stdio::piped()).stdout(other);
         }
+        // A shell has what it runs in the background ignore this signal, by which tools are ended.
+        let heed = || {
+            // SAFETY: signal is async-signal-safe.
+            unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+            Ok(())
+        };
+        // SAFETY: between fork and exec, a call that is safe there.
+        unsafe { command.pre_exec(heed) };
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;

@@ -2,7 +2,8 @@
 //!
 //! The walk comes back to the step thread where it began to wait for a rank, and finds it without a CPU before that. Had it had one, it
 //! would have waited for longer. So of that time, as much as the other rank ran for longer than the step thread itself did meanwhile
-//! is waiting for it; what they both want the CPUs for is not.
+//! is waiting for it, where it was that rank that had the CPU. Somebody else who had it would want it from both, were they alike: half of the
+//! difference would then be the other rank's.
 
 use std::collections::BTreeMap;
 
@@ -26,11 +27,12 @@ pub struct Slack {
     pub share: f64,
 }
 
-/// Nanoseconds that a thread ran, and wanted a CPU.
+/// Nanoseconds that a thread ran, and wanted a CPU; of these such in which the rank had it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Spent {
     ran: u64,
     wanted: u64,
+    taken: u64,
 }
 
 impl Slack {
@@ -44,10 +46,12 @@ impl Slack {
             if from > since
                 && let Some(thread) = leading_thread(facts.session, rank)
             {
-                let own = spent(facts, cast.step_tid, since, from);
-                let theirs = spent(facts, thread.key.tid, since, from);
+                let own = spent(facts, cast.step_tid, since, from, rank);
+                let theirs = spent(facts, thread.key.tid, since, from, rank);
                 let longer = theirs.ran.saturating_sub(own.ran);
-                *by_rank.entry(rank).or_default() += longer.min(own.wanted) as f64;
+                let taken = longer.min(own.taken);
+                let shared = (longer - taken) / 2;
+                *by_rank.entry(rank).or_default() += (taken + shared).min(own.wanted) as f64;
             }
             since = since.max(to);
         }
@@ -83,13 +87,14 @@ fn waits(facts: &Facts, walked: &Walked) -> Vec<(u64, u64, u32)> {
 }
 
 /// What a thread did between two times.
-fn spent(facts: &Facts, tid: u32, from: u64, to: u64) -> Spent {
+fn spent(facts: &Facts, tid: u32, from: u64, to: u64, rank: u32) -> Spent {
     let items = facts.items(tid);
     let first = items.partition_point(|item| item.to <= from);
     let inside = |a: u64, b: u64| b.min(to).saturating_sub(a.max(from));
     let mut out = Spent {
         ran: to - from,
         wanted: 0,
+        taken: 0,
     };
     for item in items[first..].iter().take_while(|item| item.from < to) {
         let begin = if item.nr == NR_PREEMPTED {
@@ -97,7 +102,11 @@ fn spent(facts: &Facts, tid: u32, from: u64, to: u64) -> Spent {
         } else {
             item.woken
         };
-        out.wanted += inside(begin, item.to);
+        let wanted = inside(begin, item.to);
+        out.wanted += wanted;
+        if facts.pid(item.ran_before) == Some(rank) {
+            out.taken += wanted;
+        }
         out.ran = out.ran.saturating_sub(inside(item.from, item.to));
     }
     out

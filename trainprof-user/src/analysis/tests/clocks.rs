@@ -255,6 +255,29 @@ fn a_step_begins_where_its_batch_is_waited_for() {
 }
 
 #[test]
+fn what_lasts_long_before_calls_are_noted_is_no_step() {
+    // Steps of 20 ms whose batches are there already, but for the first and some later ones; reads are noted from the 25th on.
+    let mut tale = job(2);
+    let feeder = By::Thread(super::stories::feeder(201));
+    tale.wait(TRAINER, 0.0, 10.0, POLL, On::Pipe(DATA_PIPE), feeder);
+    for step in 1..120_u32 {
+        let now = 10.0 + 20.0 * f64::from(step);
+        if step < 25 {
+            continue;
+        }
+        if step % 5 == 0 {
+            stall(&mut tale, now - 1.0, now, 201);
+        } else {
+            tale.touch(TRAINER, now, Op::Read, Class::Pipe, DATA_PIPE, 4);
+        }
+    }
+    let found = steps(&tale, 2410.0).expect("steps");
+    let most = found.lengths().last().copied().unwrap_or(0);
+    assert!(most < 30_000_000, "a step of {} ms", most / 1_000_000);
+    assert!(found.spans.len().abs_diff(95) <= 1, "{}", found.spans.len());
+}
+
+#[test]
 fn a_request_counts_from_when_it_was_made() {
     // The helper threads that write requests get a CPU at once, or only just before the next step.
     let mut tale = job(2);

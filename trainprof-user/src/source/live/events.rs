@@ -108,14 +108,16 @@ impl Live {
         let kind = self
             .pages
             .add(number, fault.tgid, fault.address, copied, at);
+        let faults = fault
+            .weight
+            .saturating_mul(self.probes.fault_period.unwrap_or(1));
+        self.all_faults += u64::from(faults);
         let fact = FaultFact {
             number,
             at,
             tid: fault.tid,
             pid: fault.tgid,
-            faults: fault
-                .weight
-                .saturating_mul(self.probes.fault_period.unwrap_or(1)),
+            faults,
             kind,
             in_kernel: fault.what & FAULT_IN_KERNEL != 0,
             stack: 0,
