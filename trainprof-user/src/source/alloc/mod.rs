@@ -72,9 +72,14 @@ struct Open {
     stacks: Vec<StackSum>,
 }
 
+/// So many clock samples of a process, some ten seconds of a CPU, and the older ones count half: what it did an hour ago does not hide that it
+/// allocates now.
+const SAMPLES_KEPT: u64 = 1_000;
+
 /// What is known of a process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Process {
+    /// Of late.
     samples: u64,
     in_allocator: u64,
     cpu_ns: u64,
@@ -83,6 +88,17 @@ struct Process {
     stepped: u32,
     /// Its allocator cannot be probed.
     out: bool,
+}
+
+impl Process {
+    fn sampled(&mut self, in_allocator: bool) {
+        self.samples += 1;
+        self.in_allocator += u64::from(in_allocator);
+        if self.samples >= SAMPLES_KEPT {
+            self.samples /= 2;
+            self.in_allocator /= 2;
+        }
+    }
 }
 
 /// What watching costs so far, nanoseconds.
@@ -233,9 +249,7 @@ impl Allocs {
                         continue;
                     };
                     let process = self.processes.entry(*pid).or_default();
-                    process.samples += 1;
-                    process.in_allocator +=
-                        u64::from(self.allocator_places.contains(&sample.place));
+                    process.sampled(self.allocator_places.contains(&sample.place));
                 }
                 _ => {}
             }

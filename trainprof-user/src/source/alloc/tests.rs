@@ -85,3 +85,18 @@ fn traps_of_gpu_calls_cost_beside_the_programs() {
     });
     assert_eq!(allocs.traps_ns(calls), 10 * 900 + 9_400);
 }
+
+#[test]
+fn who_begins_to_allocate_late_is_seen_soon() {
+    let mut process = Process::default();
+    let share = |process: &Process| process.in_allocator as f64 / process.samples as f64;
+    for _ in 0..360_000 {
+        process.sampled(false);
+    }
+    assert!(share(&process) < 1e-9);
+    // A twentieth of its time for ten seconds, after an hour without.
+    for n in 0..1_000_u32 {
+        process.sampled(n % 20 == 0);
+    }
+    assert!(share(&process) > 0.02, "{}", share(&process));
+}
