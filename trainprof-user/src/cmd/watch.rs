@@ -167,7 +167,10 @@ pub async fn until_done(
                 live.drain_events();
                 if live.is_calm() {
                     live.look_at_pace();
-                    looks.reset();
+                    // Not before: a timer that nobody waits for ends our sleep all the same.
+                    if !live.is_calm() {
+                        looks.reset();
+                    }
                 }
                 match tick % DRAINS_PER_INTERVAL {
                     0 => {
@@ -238,7 +241,9 @@ async fn collect(live: &mut Live, output: &mut Output, to: KtimeNs) -> Result<Kt
     live.collect(to).map_err(failure)?;
     output.put(&live.take());
     output.flush();
-    live.set_touched(&trainers(&output.session));
+    if live.may_have_other_trainers() {
+        live.set_touched(&trainers(&output.session));
+    }
     if output.shows_progress() {
         output.progress.show(&output.session, live.processes());
     }

@@ -69,6 +69,10 @@ const TOUCHED_FIRST: usize = 32;
 /// Faults per nanosecond of the watch: at a tenth of a microsecond each, a thousandth of a CPU.
 const FAULTS_THAT_MATTER: f64 = 0.001 / 100.0;
 
+/// Who trains is asked at the end of each of so many intervals, of every so many-th after that, and when processes came.
+const TRAINERS_AT_FIRST: u32 = 10;
+const TRAINERS_EVERY: u32 = 5;
+
 /// Who uses so many times less of the CPUs than another process of the job does not train.
 const IDLE: u64 = 10;
 
@@ -119,6 +123,8 @@ pub struct Live {
     alive: BTreeMap<u32, u32>,
     /// Everybody who ever belonged to the job.
     members: BTreeSet<u32>,
+    /// How many of them there were when it was asked who trains.
+    asked_of: usize,
     /// Every followed thread as it was at the last [`Live::switch_over`], by id.
     threads: Vec<(u32, ThreadState)>,
     begun: KtimeNs,
@@ -199,6 +205,7 @@ impl Live {
             out: Vec::new(),
             alive: BTreeMap::new(),
             members: BTreeSet::new(),
+            asked_of: 0,
             threads: Vec::new(),
             begun: at,
             interval_from: at,
@@ -306,6 +313,14 @@ impl Live {
     /// Becomes readable when many events wait.
     pub fn ring_fd(&self) -> BorrowedFd<'_> {
         self.probes.ring_fd()
+    }
+
+    /// Whether it is time to ask who trains, and to tell [`Self::set_touched`].
+    pub fn may_have_other_trainers(&mut self) -> bool {
+        let came = self.members.len() - std::mem::replace(&mut self.asked_of, self.members.len());
+        came > 0
+            || self.intervals <= TRAINERS_AT_FIRST
+            || self.intervals.is_multiple_of(TRAINERS_EVERY)
     }
 
     /// The records that have gathered.

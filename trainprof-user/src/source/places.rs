@@ -189,11 +189,8 @@ impl Places {
     /// Records samples that waited, as far as their places are known by now. Waits for answers at most that long.
     pub fn settle(&mut self, patience: Duration, out: &mut Vec<Record>) {
         let until = Instant::now() + patience;
-        while !self.asked.is_empty()
-            && let Some(answer) = self
-                .worker
-                .as_ref()
-                .and_then(|worker| worker.answer(until.saturating_duration_since(Instant::now())))
+        while let Some(worker) = self.worker.as_mut().filter(|worker| worker.is_asked())
+            && let Some(answer) = worker.answer(until.saturating_duration_since(Instant::now()))
         {
             self.asked.remove(&(answer.number, answer.offset));
             if let Some(module) = self.modules.get_mut(answer.number as usize)
@@ -376,7 +373,8 @@ impl Places {
                 .inspect_err(|error| tracing::warn!(%error, "functions cannot be looked up"))
                 .ok();
         }
-        let (Some(worker), Some(module)) = (&self.worker, self.modules.get(number as usize)) else {
+        let (Some(worker), Some(module)) = (&mut self.worker, self.modules.get(number as usize))
+        else {
             return false;
         };
         let asked = worker.ask(Question {

@@ -94,7 +94,7 @@ impl Stacks {
                 .inspect_err(|error| tracing::warn!(%error, "call stacks cannot be looked up"))
                 .ok();
         }
-        let Some(worker) = &self.worker else {
+        let Some(worker) = &mut self.worker else {
             return out.push(then(0));
         };
         let space = places.space(pid, raw.ip());
@@ -128,11 +128,8 @@ impl Stacks {
     /// Records facts whose stacks are known by now. Waits for answers at most that long.
     pub fn settle(&mut self, patience: Duration, places: &mut Places, out: &mut Vec<Record>) {
         let until = Instant::now() + patience;
-        while !self.waiting.is_empty()
-            && let Some(answer) = self
-                .worker
-                .as_ref()
-                .and_then(|worker| worker.answer(until.saturating_duration_since(Instant::now())))
+        while let Some(worker) = self.worker.as_mut().filter(|worker| worker.is_asked())
+            && let Some(answer) = worker.answer(until.saturating_duration_since(Instant::now()))
         {
             self.take(answer, places, out);
         }

@@ -78,6 +78,8 @@ pub struct Turns {
     /// Since when that, or else this turn, is so, and by which factor it is longer than usual.
     since: u64,
     jitter: f64,
+    /// How long the last turn was: looks are up to a quarter of a second apart, and the rest after it is the longer for that.
+    turn_ns: f64,
     /// Something went wrong: all are counted from now on.
     stopped: bool,
     /// Stretches in which not all were counted that have ended: how long they were, until when they were told, and those that were
@@ -95,6 +97,7 @@ impl Turns {
             hidden: None,
             since: began.0,
             jitter: 1.0,
+            turn_ns: TURN_NS,
             stopped: false,
             ended: Hidden::default(),
             told: 0,
@@ -129,8 +132,9 @@ impl Turns {
             }
             hidden => {
                 let kept = hidden == Counted::Touched;
-                let turn = if kept { TURN_NS } else { WHOLE_NS };
-                let rest = turn * self.jitter * (1.0 / share.max(1e-3) - 1.0);
+                let usual = if kept { TURN_NS } else { WHOLE_NS };
+                let turn = (usual * self.jitter).max(self.turn_ns);
+                let rest = turn * (1.0 / share.max(1e-3) - 1.0);
                 if (share >= 1.0 || lasted >= rest) && (kept || between) {
                     Counted::All
                 } else if kept && between {
@@ -155,6 +159,10 @@ impl Turns {
         }
         if counted != Counted::All {
             self.hidden = Some((at, counted == Counted::Touched));
+            if !hid {
+                // The first one lasts as long as it must.
+                self.turn_ns = (at.saturating_sub(self.since) as f64).min(2.0 * TURN_NS);
+            }
         }
         // Hiding more, or less, is still the same rest.
         if hid && self.hidden.is_some() {
@@ -293,6 +301,23 @@ mod tests {
             let mut turns = Turns::new(now, 7);
             counted(&mut turns, &mut now, 5, share);
             let kept = counted(&mut turns, &mut now, 600, share);
+            assert!((kept / share - 1.0).abs() < 0.15, "{share}: {kept}");
+        }
+    }
+
+    #[test]
+    fn a_share_of_the_time_is_kept_by_looks_that_are_far_apart() {
+        for share in [0.4, 0.14, 0.03] {
+            let (mut now, mut counted_ns) = (KtimeNs(1), 0);
+            let mut turns = Turns::new(now, 11);
+            counted(&mut turns, &mut now, 5, share);
+            for _ in 0..4_000 {
+                now.0 += 250_000_000;
+                counted_ns += u64::from(turns.counted() == Counted::All);
+                let wanted = turns.wanted(now, share, true, false);
+                turns.set(now, wanted);
+            }
+            let kept = counted_ns as f64 / 4_000.0;
             assert!((kept / share - 1.0).abs() < 0.15, "{share}: {kept}");
         }
     }

@@ -32,7 +32,7 @@ const KEPT_S: f64 = 1.0;
 /// Where counting calls leaves too little room, fewer are counted: so that what was overspent is paid back in so many seconds, and what
 /// the start took in so many.
 const REPAID_S: f64 = 30.0;
-const START_REPAID_S: f64 = 120.0;
+const START_REPAID_S: f64 = 30.0;
 /// A window begins anywhere in so many microseconds: decisions are made four times a second, with which a job may keep pace.
 pub const DELAY_US: u64 = 250_000;
 /// A job that uses fewer CPUs than this is not at work, and nothing of it is left out.
