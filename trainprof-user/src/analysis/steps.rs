@@ -126,21 +126,26 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
         return None;
     }
     let renewals = renewals(facts, cast);
+    // A helper thread takes messages ahead of the steps.
+    let itself = facts
+        .touches(cast.step_tid)
+        .iter()
+        .any(|touch| reads(touch, &pipes));
     let asked = |steps: Steps| {
         let mut steps = from_asking(facts, cast, &pipes, steps);
         drop_unnoted(facts, cast, &mut steps);
         from_renewal(&mut steps.spans, &renewals);
-        // A helper thread takes messages ahead of the steps.
-        let itself = facts
-            .touches(cast.step_tid)
-            .iter()
-            .any(|touch| reads(touch, &pipes));
         if steps.clock == Clock::BatchHandOver && itself {
             let without = [walked.stalls.clone(), renewals.clone()].concat();
-            spread(&mut steps.spans, &union(without));
+            let epochs: Vec<u64> = renewals.iter().map(|(from, _)| *from).collect();
+            spread(&mut steps.spans, &union(without), &epochs);
         }
         steps
     };
+    // Each message is a batch, also where nothing is left to ask for.
+    if itself && !renewals.is_empty() {
+        return Some(asked(build(facts, Clock::BatchHandOver, taken, None)));
+    }
     let close = |a: usize, b: usize, slack: usize| a.abs_diff(b) <= slack + a.max(b) / 10;
     let outstanding = 4 * cast.workers.len();
     let inside: Vec<u64> = match (taken.first(), taken.last()) {

@@ -29,10 +29,9 @@ const LENT_WINDOWS: u32 = 2;
 const LENT_S: f64 = 10.0;
 /// The budget of so many seconds is left unspent by the others: probes are counted in samples, and what they took is known late.
 const KEPT_S: f64 = 1.0;
-/// Where counting calls leaves too little room, fewer are counted: so that what was overspent is paid back in so many seconds, and what
-/// the start took in so many.
+/// Where counting calls leaves too little room, fewer are counted: so that what was overspent, or taken by the start, is paid back in
+/// so many seconds.
 const REPAID_S: f64 = 30.0;
-const START_REPAID_S: f64 = 30.0;
 /// A window begins anywhere in so many microseconds: decisions are made four times a second, with which a job may keep pace.
 pub const DELAY_US: u64 = 250_000;
 /// A job that uses fewer CPUs than this is not at work, and nothing of it is left out.
@@ -327,7 +326,7 @@ impl Governor {
             let repaid = (owed - of_start) / REPAID_S;
             self.cramped = room(repaid).share < 1.0;
             let of_start = if of_start > 0.0 { self.start } else { 0.0 };
-            room(repaid + of_start / START_REPAID_S)
+            room(repaid + of_start / REPAID_S)
         };
         self.cramped &= self.calls.share < 1.0;
     }
