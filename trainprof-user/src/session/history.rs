@@ -70,6 +70,14 @@ impl Segment {
         }
     }
 
+    /// Gives back the room that is left: it is kept for long, and gets no more.
+    fn shrink(&mut self) {
+        self.waits.shrink_to_fit();
+        self.touches.shrink_to_fit();
+        self.samples.shrink_to_fit();
+        self.calls.shrink_to_fit();
+    }
+
     /// What it weighs: rows of residuals count as well.
     fn facts(&self) -> usize {
         self.residuals.len()
@@ -129,6 +137,7 @@ impl History {
         segment.to = interval.to;
         segment.lost = interval.lost.iter().map(|(_, n)| n).sum::<u64>() + interval.undecodable;
         segment.residuals = residuals(&segment, interval, before);
+        segment.shrink();
         self.facts += segment.facts();
         self.segments.push_back(segment);
         let full = self.facts > MAX_FACTS;
