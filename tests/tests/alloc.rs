@@ -1,11 +1,17 @@
 //! Windows of probes on allocators: what they say is right, and the job is none the worse.
 
-use std::{ffi::OsString, path::Path, process::Command, time::Duration};
+use std::{
+    ffi::OsString,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use trainprof_tests::{
     Watch, Workload,
     cgroup::Group,
-    env::{has_tool, left_out_in_vm, python_with, root_test, skip},
+    env::{has_tool, in_vm, left_out_in_vm, python_with, root_test, skip},
     product::trainprof,
     report::{Report, f64_at, u64_at},
     text::Text,
@@ -583,27 +589,41 @@ fn a_stripped_static_program_has_a_reason() {
 fn being_killed_in_a_window_leaves_no_trap() {
     let name = "being_killed_in_a_window_leaves_no_trap";
     let Some(_turn) = root_test(name) else { return };
-    let mut workload = workload(40, &[], None);
+    // What ends beside trainprof is put off by others that want the CPUs: then it may be in the middle of anything.
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+        }
+        let times = if in_vm() { 1 } else { 6 };
+        let left = (0..times).find_map(|_| left_by_a_killed_one());
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(left, None, "traps are left in the job's code");
+    });
+}
+
+/// Kills trainprof when its probes are in; what is left of them in the job.
+fn left_by_a_killed_one() -> Option<Vec<String>> {
+    let mut workload = workload(90, &[], None);
     let pid = workload.pid();
     let text = Text::of(pid, "libc.so");
     let before = text.bytes();
     let watch = Watch::attach(pid, &options(&["--alloc", "full"]));
     workload.go();
-    assert!(
-        text.trapped(&before, Duration::from_secs(20)),
-        "no probe was attached"
-    );
+    if !text.trapped(&before, Duration::from_secs(20)) {
+        return Some(vec!["no probe was attached".to_owned()]);
+    }
     watch.signal(libc::SIGKILL);
     // The kernel takes them away one by one: tens of milliseconds each, seconds on an emulated processor.
     let gone = text.becomes(Duration::from_secs(60), |now| now == before);
-    let differ: Vec<String> = (before.iter().zip(text.bytes()).enumerate())
+    let alive = workload.is_alive();
+    let differ = (before.iter().zip(text.bytes()).enumerate())
         .filter(|(_, (before, now))| *before != now)
         .map(|(at, (before, now))| format!("{at:#x}: {before:#x}, now {now:#x}"))
-        .take(8)
-        .collect();
-    assert!(gone, "traps are left in the job's code: {differ:?}");
-    assert!(workload.is_alive());
+        .take(8);
+    let differ: Vec<String> = differ.collect();
     workload.kill();
+    (!gone || !alive).then_some(differ)
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 use super::{Answer, Choice, ask};
 use crate::{
     doctor,
-    kernel::aside::{Aside, Received},
+    kernel::aside::{Aside, Ending, Received},
 };
 
 /// How long loading a library that was asked for is waited for.
@@ -73,7 +73,9 @@ impl Driver {
             },
             Choice::Library(path) => path.clone(),
         };
-        match Aside::start(&[], PATIENCE, |line| ask::serve(line, &library)) {
+        match Aside::start(&[], Ending::Killed, PATIENCE, |line| {
+            ask::serve(line, &library)
+        }) {
             Ok(aside) => driver.aside = Some(aside),
             Err(error) => driver.early.push_back(Answer::Missing(format!(
                 "cannot start a process that asks the driver: {error}"

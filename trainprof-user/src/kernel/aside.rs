@@ -2,6 +2,10 @@
 //!
 //! What may hang, what may crash and what needs privileges that the collector gives up is done by such a process. It
 //! ends when we do, however we end; when it does not end, because it sleeps in a driver, we go without it.
+//!
+//! **Who puts uprobes in is never killed by us.** A process with a fatal signal cannot take a breakpoint out of another's code: the kernel's
+//! walk to that page gives up (`__get_user_pages` in mm/gup.c), and the trap stays in the job for ever (`uprobe_unregister_nosync` in
+//! kernel/events/uprobes.c: "failed to unregister, leaking uprobe").
 
 use std::{
     io,
@@ -13,6 +17,15 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::env::clock::process_cpu_ns;
+
+/// How the other process learns that it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It is killed: what it does may hang.
+    Killed,
+    /// Its line ends, and it looks at that when it is done with what it does.
+    Told,
+}
 
 /// Most bytes of one message.
 const MAX_MESSAGE: usize = 64 << 10;
@@ -102,6 +115,23 @@ impl Line {
         }
     }
 
+    /// Whether the other end is gone: what it still asked for need not be done.
+    pub fn is_over(&self) -> bool {
+        let mut poll = libc::pollfd {
+            fd: self.socket.as_raw_fd(),
+            events: libc::POLLRDHUP,
+            revents: 0,
+        };
+        // SAFETY: one valid entry.
+        unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+    }
+
+    /// Ends it for both sides.
+    fn end(&self) {
+        // SAFETY: an open socket; that the other end may be gone already is no harm.
+        unsafe { libc::shutdown(self.socket.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+
     fn readable(&self, patience: Duration) -> bool {
         let mut poll = libc::pollfd {
             fd: self.socket.as_raw_fd(),
@@ -118,6 +148,7 @@ impl Line {
 pub struct Aside {
     pub line: Line,
     pid: libc::pid_t,
+    ending: Ending,
     /// How long its end is waited for.
     patience: Duration,
     ended: Option<String>,
@@ -130,6 +161,7 @@ impl Aside {
     /// `serve`. Must be called while we have one thread.
     pub fn start(
         keep: &[RawFd],
+        ending: Ending,
         patience: Duration,
         serve: impl FnOnce(&Line),
     ) -> io::Result<Self> {
@@ -146,7 +178,9 @@ impl Aside {
                 kept.extend([libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
                 mute();
                 close_all_but(&mut kept);
-                end_with(parent);
+                if ending == Ending::Killed {
+                    end_with(parent);
+                }
                 // A panic must not unwind into what was the parent's.
                 let served = std::panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs)));
                 // SAFETY: ends the child without running anything of the parent's.
@@ -155,6 +189,7 @@ impl Aside {
             pid => Ok(Self {
                 line: ours,
                 pid,
+                ending,
                 patience,
                 ended: None,
                 cpu_ns: 0,
@@ -215,8 +250,13 @@ impl Aside {
 impl Drop for Aside {
     fn drop(&mut self) {
         if self.ended().is_none() {
-            // SAFETY: a child of ours that was not waited for, so the number is still its own.
-            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+            match self.ending {
+                // SAFETY: a child of ours that was not waited for, so the number is still its own.
+                Ending::Killed => unsafe {
+                    libc::kill(self.pid, libc::SIGKILL);
+                },
+                Ending::Told => self.line.end(),
+            }
         }
         let until = Instant::now() + self.patience;
         while self.ended().is_none() && Instant::now() < until {
@@ -292,8 +332,32 @@ mod tests {
     }
 
     #[test]
+    fn who_is_told_finishes_what_it_does_and_does_nothing_else() {
+        use std::io::{Read, Write};
+
+        let (mut read, mut written) = io::pipe().expect("a pipe");
+        let keep = [written.as_raw_fd()];
+        let aside = Aside::start(&keep, Ending::Told, Duration::ZERO, |line| {
+            let _ = line.send(&line.is_over());
+            while !line.is_over() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            let _ = written.write_all(b"done");
+        })
+        .expect("a process");
+        let first = aside.line.receive::<bool>(Duration::from_secs(10));
+        assert!(matches!(first, Received::Message(false)), "{first:?}");
+        let _ = aside.line.send(&1_u32);
+        drop((aside, written));
+        let mut said = String::new();
+        read.read_to_string(&mut said).expect("its end");
+        assert_eq!(said, "done");
+    }
+
+    #[test]
     fn the_cpu_time_of_a_process_beside_us_is_told_also_when_it_has_ended() {
-        let mut aside = Aside::start(&[], Duration::from_secs(1), |line| {
+        let mut aside = Aside::start(&[], Ending::Killed, Duration::from_secs(1), |line| {
             let end = Instant::now() + Duration::from_millis(60);
             while Instant::now() < end {
                 std::hint::spin_loop();

@@ -127,6 +127,7 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, prepared: Result<Relocated, Strin
     }
     loop {
         match line.receive(IDLE) {
+            _ if line.is_over() => return,
             Received::Message(Order::Calibrate) => server.calibrate(),
             Received::Message(Order::Open(order)) => server.window(&order),
             Received::Message(Order::Keep { pid }) => server.keep(pid),
@@ -173,6 +174,9 @@ impl Server<'_> {
     /// Opens a window, waits until it is over, and tells what was seen.
     fn window(&mut self, order: &WindowOrder) {
         std::thread::sleep(Duration::from_micros(u64::from(order.delay_us)));
+        if self.line.is_over() {
+            return;
+        }
         let cpu = own_cpu_ns();
         let mut closed = Closed {
             number: order.number,

@@ -17,7 +17,10 @@ use std::{
 use aya::Ebpf;
 use serde::{Deserialize, Serialize};
 
-use super::{aside::Aside, uprobe::load};
+use super::{
+    aside::{Aside, Ending},
+    uprobe::load,
+};
 
 /// Names of the programs in the eBPF object.
 pub(super) const ENTRY: &str = "gpu_call_entry";
@@ -78,8 +81,10 @@ impl CallProbes {
         for name in [ENTRY, RETURN] {
             keep.push(load(ebpf, name)?);
         }
-        let aside = Aside::start(&keep, PATIENCE, |line| serve::serve(ebpf, line))
-            .map_err(|error| format!("cannot start a process: {error}"))?;
+        let aside = Aside::start(&keep, Ending::Told, PATIENCE, |line| {
+            serve::serve(ebpf, line)
+        })
+        .map_err(|error| format!("cannot start a process: {error}"))?;
         Ok(Self {
             aside,
             over: false,

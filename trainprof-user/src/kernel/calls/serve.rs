@@ -83,6 +83,7 @@ pub fn serve(ebpf: &mut Ebpf, line: &Line) {
     };
     loop {
         match line.receive(IDLE) {
+            _ if line.is_over() => return,
             Received::Message(Order::Look { pid, uses_gpu }) => {
                 server.look(pid, uses_gpu);
                 let _ = line.send(&Notice::Looked { pid });
