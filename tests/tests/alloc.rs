@@ -593,7 +593,11 @@ fn being_killed_in_a_window_leaves_no_trap() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         let times = if in_vm() { 1 } else { 6 };
         let left = (0..times).find_map(|_| left_by_a_killed_one());
