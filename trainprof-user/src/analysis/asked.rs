@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::put_aside::usual_count;
+
 /// Requests closer together than this share of the usual step are handed out in advance, not step by step.
 const IN_ADVANCE: f64 = 0.1;
 /// Times apart by this factor are of two kinds.
@@ -10,8 +12,6 @@ const PLAINLY: f64 = 2.0;
 const AT_ONCE_NS: u64 = 1_000_000;
 /// Share of the steps with several requests from which on these are one step each.
 const TOGETHER: f64 = 0.6;
-/// One in so many epochs with as many steps shows how many there are.
-const ALIKE: usize = 4;
 
 /// Times from one to the next, sorted.
 fn gaps(times: &[u64]) -> Vec<u64> {
@@ -133,15 +133,7 @@ fn even_out(epochs: &mut [(Vec<u64>, u64)]) {
     let Some((_, whole)) = whole.split_last_mut() else {
         return;
     };
-    let mut counts = BTreeMap::<usize, usize>::new();
-    for (steps, _) in whole.iter() {
-        *counts.entry(steps.len()).or_default() += 1;
-    }
-    let Some((usual, _)) = counts
-        .into_iter()
-        .filter(|(_, epochs)| *epochs * ALIKE >= whole.len())
-        .max()
-    else {
+    let Some(usual) = usual_count(whole.iter().map(|(steps, _)| steps.len())) else {
         return;
     };
     for (steps, end) in whole {

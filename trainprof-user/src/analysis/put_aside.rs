@@ -135,13 +135,8 @@ fn fill(spans: &mut Vec<(u64, u64)>, without: &[(u64, u64)], epochs: &[u64]) {
         .map(|pair| (place(&pair[0]), place(&pair[1])))
         .filter(|(first, end)| first < end)
         .collect();
-    let mut counts = BTreeMap::<usize, usize>::new();
-    for (first, end) in &whole {
-        *counts.entry(end - first).or_default() += 1;
-    }
-    let alike = |(_, epochs): &(usize, usize)| *epochs * ALIKE >= whole.len();
-    let usual = counts.into_iter().filter(alike).max();
-    let (Some((usual, _)), Some(work)) = (usual, Work::of(spans, without)) else {
+    let usual = usual_count(whole.iter().map(|(first, end)| end - first));
+    let (Some(usual), Some(work)) = (usual, Work::of(spans, without)) else {
         return;
     };
     for (first, end) in whole.into_iter().rev() {
@@ -152,6 +147,17 @@ fn fill(spans: &mut Vec<(u64, u64)>, without: &[(u64, u64)], epochs: &[u64]) {
             spans.splice(first..first, lack);
         }
     }
+}
+
+/// How many steps an epoch has, of how many are known in each: the most that one in four of them has.
+pub fn usual_count(of_epochs: impl ExactSizeIterator<Item = usize>) -> Option<usize> {
+    let epochs = of_epochs.len();
+    let mut counts = BTreeMap::<usize, usize>::new();
+    for count in of_epochs {
+        *counts.entry(count).or_default() += 1;
+    }
+    let alike = counts.into_iter().filter(|(_, n)| n * ALIKE >= epochs);
+    alike.map(|(count, _)| count).max()
 }
 
 /// Gives each stretch as many steps as batches were worked on in it. In all these are as many as there were messages.
