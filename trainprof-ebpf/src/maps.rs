@@ -278,19 +278,17 @@ impl Control {
     pub const ENTRIES: usize = 4;
     /// Page faults that are sent from each CPU in a fifth of a second, before they are thinned out.
     pub const FAULTS_IN_WINDOW: usize = 5;
-    /// Not 0: no clock samples are taken.
-    pub const NO_SAMPLES: usize = 6;
     /// How many threads user space has added: one of them may be on a CPU as a bystander.
-    pub const FOLLOWED: usize = 7;
+    pub const FOLLOWED: usize = 6;
     /// So many like calls in a row may go unlooked at, where calls are many: see [`crate::touch`].
-    pub const MOST_PASSED: usize = 8;
+    pub const MOST_PASSED: usize = 7;
     /// Number of the first of the [`Control::ENTRIES`] stretches since calls are counted; 0: they are not. What was known of a
     /// thread's calls and descriptors before that is out of date.
-    pub const CALLS: usize = 9;
+    pub const CALLS: usize = 8;
     /// Such a number since when calls of [`touched`] processes alone are counted, others' not; 0: that is not so.
-    pub const TOUCHED_CALLS: usize = 10;
+    pub const TOUCHED_CALLS: usize = 9;
     /// How many there are.
-    pub const WORDS: usize = 11;
+    pub const WORDS: usize = 10;
 
     /// Which stretch of counting this is, of all calls or of some.
     #[inline(always)]

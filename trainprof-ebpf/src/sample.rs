@@ -1,4 +1,4 @@
-//! Clock samples: what a followed thread is doing on its CPU, looked at about a hundred times a second.
+//! Clock samples: what a followed thread is doing on its CPU, looked at about fifty times a second.
 
 use aya_ebpf::{
     EbpfContext, helpers::bpf_ktime_get_ns, macros::perf_event, programs::PerfEventContext,
@@ -14,7 +14,6 @@ use crate::{
     follow::running,
     irq,
     kernel::{current_ids, current_task, member, offset, syscall_nr, user_regs},
-    maps::{Control, control},
     sched::PF_IO_WORKER,
 };
 
@@ -25,7 +24,7 @@ const OWN_DEPTH: u32 = 1;
 #[perf_event]
 pub fn sample(ctx: PerfEventContext) -> u32 {
     let (tgid, tid) = current_ids();
-    if tid == 0 || running(tid).is_none() || control(Control::NO_SAMPLES) != 0 {
+    if tid == 0 || running(tid).is_none() {
         return 0;
     }
     // SAFETY: the context begins with the registers of what was interrupted; the verifier checks the access.

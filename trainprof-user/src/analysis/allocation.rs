@@ -7,6 +7,7 @@ use crate::{
     session::{
         Session,
         alloc::{Estimate, SiteSum},
+        shares::drawn,
     },
 };
 
@@ -32,7 +33,7 @@ impl Caller {
         let share = self.sampled.calls as f64 / all;
         Estimate {
             value: share,
-            error: (share * (1.0 - share) / all).max(0.0).sqrt(),
+            error: drawn(share, all),
         }
     }
 
@@ -43,32 +44,26 @@ impl Caller {
         let share = self.sampled.bytes as f64 / bytes;
         let others = (all.squares - self.sampled.squares).max(0.0);
         let variance = (1.0 - share).powi(2) * self.sampled.squares + share.powi(2) * others;
+        // As many calls of one size would tell as much.
+        let calls = bytes * bytes / all.squares.max(1.0);
         Estimate {
             value: share,
-            error: variance.sqrt() / bytes,
+            error: (variance.sqrt() / bytes).max(drawn(share, calls)),
         }
     }
 
-    /// Calls a second, with the standard error of sampling; `None`: no window told of the process.
+    /// Calls a second, with the standard error of windows and of sampling; `None`: no window told of the process.
     pub fn allocs_per_s(&self, session: &Session) -> Option<Estimate> {
         let process = session.alloc.processes.get(&self.pid)?;
-        let all = process.allocs_per_s(session.cpus_used(self.pid))?.value;
-        let value = all * self.share(session).value;
-        Some(Estimate {
-            value,
-            error: value / (self.sampled.calls.max(1) as f64).sqrt(),
-        })
+        let all = process.allocs_per_s(session.cpus_used(self.pid))?;
+        Some(of(all, self.share(session)))
     }
 
     /// Bytes a second, likewise.
     pub fn bytes_per_s(&self, session: &Session) -> Option<Estimate> {
         let process = session.alloc.processes.get(&self.pid)?;
-        let all = process.bytes_per_s(session.cpus_used(self.pid))?.value;
-        let share = self.share_of_bytes(session);
-        Some(Estimate {
-            value: all * share.value,
-            error: all * share.error,
-        })
+        let all = process.bytes_per_s(session.cpus_used(self.pid))?;
+        Some(of(all, self.share_of_bytes(session)))
     }
 
     /// Of its calls.
@@ -87,6 +82,14 @@ impl Caller {
     fn all(&self, session: &Session) -> SiteSum {
         let sampled = session.alloc.sampled.get(&self.pid);
         sampled.copied().unwrap_or_default()
+    }
+}
+
+/// A share of a rate, as far off as either may be.
+fn of(rate: Estimate, share: Estimate) -> Estimate {
+    Estimate {
+        value: rate.value * share.value,
+        error: (rate.error * share.value).hypot(rate.value * share.error),
     }
 }
 

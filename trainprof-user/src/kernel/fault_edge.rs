@@ -6,16 +6,14 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
     ptr::{self, NonNull},
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use aya_obj::generated::{
-    PERF_EVENT_IOC_DISABLE, PERF_EVENT_IOC_ENABLE, PERF_FLAG_FD_CLOEXEC, perf_event_attr,
-    perf_event_header, perf_event_mmap_page, perf_event_type, perf_sw_ids, perf_type_id,
-};
+use aya_obj::generated::{perf_event_header, perf_event_mmap_page, perf_event_type, perf_sw_ids};
 
+use super::perf::{self, Of};
 use crate::env::clock::thread_cpu_ns;
 
 /// Time between two samples: far below kernel.perf_event_max_sample_rate, which stops a clock that is faster.
@@ -36,32 +34,15 @@ pub struct FaultEdge {
 impl FaultEdge {
     /// Opens the clock; it does not run yet.
     pub fn open() -> io::Result<Self> {
-        // SAFETY: numbers alone, for which zero is valid.
-        let mut attribute: perf_event_attr = unsafe { std::mem::zeroed() };
-        attribute.size = size_of::<perf_event_attr>() as u32;
-        attribute.type_ = perf_type_id::PERF_TYPE_SOFTWARE as u32;
-        attribute.config = perf_sw_ids::PERF_COUNT_SW_CPU_CLOCK as u64;
-        attribute.__bindgen_anon_1.sample_period = PERIOD_NS;
-        attribute.set_disabled(1);
-        attribute.set_exclude_kernel(1);
-        attribute.set_exclude_hv(1);
-        let (this_thread, any_cpu, no_group) = (0, -1, -1);
-        // SAFETY: the kernel reads the attribute, whose size it is told, and nothing else.
-        let fd = unsafe {
-            libc::syscall(
-                libc::SYS_perf_event_open,
-                &raw const attribute,
-                this_thread,
-                any_cpu,
-                no_group,
-                PERF_FLAG_FD_CLOEXEC,
-            )
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel has just opened this descriptor for us alone.
-        let clock = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let clock = perf::open(
+            perf_sw_ids::PERF_COUNT_SW_CPU_CLOCK,
+            PERIOD_NS,
+            Of::ThisThread,
+            |attribute| {
+                attribute.set_exclude_kernel(1);
+                attribute.set_exclude_hv(1);
+            },
+        )?;
         let ring = Mapped::new((1 + ROOM) * PAGE, libc::MAP_SHARED, clock.as_raw_fd())?;
         Ok(Self { clock, ring })
     }
@@ -75,9 +56,9 @@ impl FaultEdge {
         let (mut sampled_ns, mut new_ns, mut again_ns) = (0, 0, 0);
         for _ in 0..ROUNDS {
             let memory = new_pages()?;
-            self.run(PERF_EVENT_IOC_ENABLE)?;
+            perf::switch(&self.clock, true)?;
             sampled_ns += memory.touch();
-            self.run(PERF_EVENT_IOC_DISABLE)?;
+            perf::switch(&self.clock, false)?;
             let memory = new_pages()?;
             new_ns += memory.touch();
             // What the loop itself takes.
@@ -89,15 +70,6 @@ impl FaultEdge {
         let part = (samples * PERIOD_NS) as f64 / sampled_ns.max(1) as f64;
         let hidden_ns = part * new_ns as f64 - again_ns as f64;
         Ok(Some((hidden_ns / (ROUNDS * PAGES) as f64).max(0.0)))
-    }
-
-    fn run(&self, order: u32) -> io::Result<()> {
-        // SAFETY: takes no argument.
-        let done = unsafe { libc::ioctl(self.clock.as_raw_fd(), order.into(), 0) };
-        if done < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
     }
 
     /// Samples so far; `None` when anything else is among them, such as that the clock was stopped.

@@ -23,6 +23,7 @@ use super::{
     btf::{self, KernelTypes},
     calls::{self, CallProbes},
     fault_edge::FaultEdge,
+    interrupt::Interrupt,
     map_error,
     plan::{CATALOGUE, Decision, ENDS, ENTRIES, decide, tracepoints, untold},
     runs::Runs,
@@ -95,21 +96,23 @@ impl Probes {
             .and_then(|mut map| map.set(0, control, 0))
             .map_err(map_error(CONTROL))?;
         let (mut attached, [ends, entries]) = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
-        let sampling_hz = sampling::attach(&mut ebpf, limits.seed)
+        let (clock_samples, sampling_hz) = sampling::attach(&mut ebpf, limits.seed)
             .map_err(|missing| skipped.push(missing))
-            .ok();
-        if sampling_hz.is_some() {
+            .ok()
+            .unzip();
+        if clock_samples.is_some() {
             attached.push(sampling::PROGRAM);
         }
-        let fault_period = sampling::attach_faults(&mut ebpf)
+        let fault_samples = sampling::attach_faults(&mut ebpf)
             .map_err(|missing| skipped.push(missing))
             .ok();
-        if fault_period.is_some() {
+        if fault_samples.is_some() {
             attached.push(sampling::FAULT_PROGRAM);
         }
-        let fault_edge = FaultEdge::open()
-            .inspect_err(|error| tracing::info!(%error, "a clock of our own cannot be opened"))
-            .ok();
+        let cannot =
+            |error: &io::Error| tracing::info!(%error, "a clock of our own cannot be opened");
+        let fault_edge = FaultEdge::open().inspect_err(cannot).ok();
+        let interrupt = Interrupt::open().inspect_err(cannot).ok();
         let calls = limits.gpu_calls.then(|| CallProbes::start(&mut ebpf));
         let calls = match calls {
             Some(Ok(calls)) => {
@@ -174,8 +177,11 @@ impl Probes {
             epoch: 0,
             attached,
             sampling_hz,
-            fault_period,
+            fault_period: fault_samples.is_some().then_some(sampling::FAULT_PERIOD),
+            clock_samples,
+            fault_samples,
             fault_edge,
+            interrupt,
             skipped,
         })
     }

@@ -7,9 +7,11 @@ pub mod aside;
 pub mod btf;
 mod calls;
 mod fault_edge;
+mod interrupt;
 mod load;
 mod missed;
 mod on_off;
+mod perf;
 pub mod plan;
 mod runs;
 pub mod sampling;
@@ -45,10 +47,11 @@ pub use self::{
     alloc::AllocProbes,
     calls::{CallProbes, Notice},
     fault_edge::FaultEdge,
+    interrupt::Interrupt,
     on_off::Counted,
     stats::StatsSwitch,
 };
-use self::{runs::Runs, threads::Threads, wire::Table};
+use self::{runs::Runs, sampling::Sampled, threads::Threads, wire::Table};
 
 /// After the aggregates are switched over, programs that still write into the old half are done after
 /// this long: they run with preemption off, for microseconds.
@@ -61,13 +64,12 @@ const CONTROL_TOUCH_GAP_NS: usize = 2;
 const CONTROL_TOUCH_SPACING_NS: usize = 3;
 const CONTROL_ENTRIES: usize = 4;
 const CONTROL_FAULTS_IN_WINDOW: usize = 5;
-const CONTROL_NO_SAMPLES: usize = 6;
-const CONTROL_FOLLOWED: usize = 7;
-const CONTROL_MOST_PASSED: usize = 8;
-const CONTROL_CALLS: usize = 9;
-const CONTROL_TOUCHED_CALLS: usize = 10;
+const CONTROL_FOLLOWED: usize = 6;
+const CONTROL_MOST_PASSED: usize = 7;
+const CONTROL_CALLS: usize = 8;
+const CONTROL_TOUCHED_CALLS: usize = 9;
 /// How many there are.
-const CONTROL_WORDS: usize = 11;
+const CONTROL_WORDS: usize = 10;
 /// By how many calls of our own it is measured what a call that is not counted costs, and how often: about a millisecond in all.
 const IGNORED_CALLS: u64 = 250;
 const IGNORED_TURNS: u32 = 10;
@@ -225,10 +227,21 @@ pub struct Probes {
     pub sampling_hz: Option<u32>,
     /// One of so many page faults is looked at; `None`: none is.
     pub fault_period: Option<u32>,
+    clock_samples: Option<Sampled>,
+    fault_samples: Option<Sampled>,
     /// Measures what no clock sample shows; `None`: it cannot be opened.
     pub fault_edge: Option<FaultEdge>,
+    /// Measures what an interrupt takes; `None`: it cannot be opened.
+    pub interrupt: Option<Interrupt>,
     /// What is not there, and why.
     pub skipped: Vec<Skipped>,
+}
+
+/// Has samples taken, or not.
+fn switch(samples: &mut Option<Sampled>, on: bool) {
+    if let Some(Err(error)) = samples.as_mut().map(|samples| samples.switch(on)) {
+        tracing::warn!(%error, "samples could not be switched");
+    }
 }
 
 impl Probes {
@@ -301,8 +314,13 @@ impl Probes {
     }
 
     /// Takes no clock samples any more.
-    pub fn shed_samples(&mut self) -> Result<(), KernelError> {
-        self.set_control(CONTROL_NO_SAMPLES, 1)
+    pub fn shed_samples(&mut self) {
+        switch(&mut self.clock_samples, false);
+    }
+
+    /// Samples page faults from now on, or not.
+    pub fn sample_faults(&mut self, on: bool) {
+        switch(&mut self.fault_samples, on);
     }
 
     fn set_control(&mut self, word: usize, value: u64) -> Result<(), KernelError> {

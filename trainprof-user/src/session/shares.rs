@@ -56,12 +56,24 @@ impl Part {
             let squares = self.squares - 2.0 * share * self.cross + share * share * whole.squares;
             (squares.max(0.0) * n / (n - 1.0)).sqrt() / whole.sum
         };
-        let drawn = (share * (1.0 - share) / calls.max(1) as f64).sqrt();
         Some(Estimate {
             value: share,
-            error: between.max(drawn),
+            error: between.max(drawn(share, calls as f64)),
         })
     }
+}
+
+/// Standard error of a share (0–1) that was found among `drawn` ones.
+///
+/// Half of the way to the further end of Wilson's interval (1927) at two of them: that of few, all of which or none of which are of
+/// the kind, is not zero, as the share that was found would have it.
+pub fn drawn(share: f64, drawn: f64) -> f64 {
+    const Z: f64 = 2.0;
+    let n = drawn.max(1.0);
+    let (all, shift) = (1.0 + Z * Z / n, Z * Z / (2.0 * n));
+    let middle = (share + shift) / all;
+    let half = Z / all * (share * (1.0 - share) / n + Z * Z / (4.0 * n * n)).sqrt();
+    (share - (middle - half)).max(middle + half - share) / Z
 }
 
 /// How often calls asked for which size.
@@ -127,6 +139,26 @@ mod tests {
         // One window says nothing of others.
         assert!(share(&[(300.0, 1_000.0)]).error > 0.1);
         assert_eq!(Part::default().of(&Whole::default(), 0), None);
+    }
+
+    #[test]
+    fn two_errors_of_a_share_hold_its_truth_nineteen_times_in_twenty() {
+        for n in [8_u32, 32, 100, 400] {
+            for truth in [0.01_f64, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99] {
+                // Chance of each number that can be found (binomial), from that of none on; its logarithm, since that is small.
+                let mut chance = f64::from(n) * (1.0 - truth).ln();
+                let mut held = 0.0;
+                for found in 0..=n {
+                    let share = f64::from(found) / f64::from(n);
+                    if (share - truth).abs() <= 2.0 * drawn(share, f64::from(n)) {
+                        held += chance.exp();
+                    }
+                    let odds = truth / (1.0 - truth);
+                    chance += (f64::from(n - found) / f64::from(found + 1) * odds).ln();
+                }
+                assert!(held > 0.925, "{n} of {truth}: {held}");
+            }
+        }
     }
 
     #[test]

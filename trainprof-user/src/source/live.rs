@@ -1,6 +1,7 @@
 //! A watch on the live kernel: follows, drains, looks up what must be looked up while it is there, and
 //! turns all of it into records. Has no opinion on any of them.
 
+mod beside;
 mod cost;
 mod estimate;
 mod events;
@@ -18,7 +19,7 @@ use std::{
 use trainprof_common::{loss::Loss, thread::ThreadState};
 
 pub use self::cost::Hidden;
-use self::{cost::Cost, estimate::Estimate};
+use self::{beside::Beside, cost::Cost, estimate::Estimate};
 
 use super::{
     alloc::{Allocs, Mode},
@@ -118,6 +119,7 @@ pub struct Live {
     /// Sampled page faults so far, and faults that they stand for.
     faults: u32,
     all_faults: u64,
+    beside: Beside,
     out: Vec<Record>,
     /// Process of every live thread that is followed.
     alive: BTreeMap<u32, u32>,
@@ -202,6 +204,7 @@ impl Live {
             pages: Pages::default(),
             faults: 0,
             all_faults: 0,
+            beside: Beside::new(watch.limits.seed.rotate_left(16)),
             out: Vec::new(),
             alive: BTreeMap::new(),
             members: BTreeSet::new(),
@@ -253,10 +256,7 @@ impl Live {
             live.out.push(Record::Sampling(SamplingFact { hz }));
         }
         if let Some(period) = live.probes.fault_period {
-            live.out.push(Record::FaultSampling(FaultSamplingFact {
-                period,
-                page_bytes: pages::page_bytes() as u32,
-            }));
+            live.fault_sampling(period);
         }
         let mut seen = BTreeSet::new();
         for thread in added {
@@ -436,6 +436,14 @@ impl Live {
             &mut self.out,
         );
         self.probes.calls = calls;
+    }
+
+    /// Tells that one of so many page faults is looked at.
+    fn fault_sampling(&mut self, period: u32) {
+        self.out.push(Record::FaultSampling(FaultSamplingFact {
+            period,
+            page_bytes: pages::page_bytes() as u32,
+        }));
     }
 
     /// Measures what no clock sample shows of page faults, where these were so many that it matters.

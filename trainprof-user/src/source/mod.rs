@@ -4,6 +4,7 @@ pub mod alloc;
 mod apart;
 mod convert;
 mod entries;
+mod fault_turns;
 mod gpu;
 mod jitter;
 mod live;

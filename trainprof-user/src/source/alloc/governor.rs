@@ -58,7 +58,7 @@ const WARM_UP_NS: u64 = 2_000_000_000;
 const PAIRED_WITHIN_S: f64 = 60.0;
 const STACKS_WITHIN_S: f64 = 90.0;
 const WINDOWS_WITHIN_S: f64 = 180.0;
-/// What a clock sample costs, nanoseconds: the event and dealing with it.
+/// What a clock sample costs beside the interrupt, nanoseconds: the event and dealing with it.
 const SAMPLE_NS: f64 = 8_000.0;
 /// A job that uses fewer CPUs than this gains nothing when samples or counts are given up.
 const BUSY_CPUS: f64 = 0.5;
@@ -74,6 +74,8 @@ pub enum Shed {
     Windows,
     /// Counting every system call: they are counted in turns.
     Calls,
+    /// Sampling page faults all the time: they are sampled in turns.
+    FaultSamples,
     /// Clock samples.
     ClockSamples,
 }
@@ -85,6 +87,7 @@ impl Shed {
             Self::Stacks => "stacks",
             Self::Windows => "windows",
             Self::Calls => SHED_CALLS,
+            Self::FaultSamples => "page-fault-samples",
             Self::ClockSamples => "clock-samples",
         }
     }
@@ -108,6 +111,10 @@ pub struct Load {
     pub all_calls_rate: Option<f64>,
     /// What calls take while only some are counted, as a part (0–1) of that; `None`: nearly as much.
     pub hidden_calls: Option<f64>,
+    /// What an interrupt by a clock takes, nanoseconds.
+    pub interrupt_ns: f64,
+    /// Page faults are sampled in turns.
+    pub faults_in_turns: bool,
 }
 
 /// What is known of a process from its windows.
@@ -228,6 +235,11 @@ impl Governor {
         self.budget
     }
 
+    /// What watching may cost now, nanoseconds a second.
+    pub fn budget_ns(&self) -> f64 {
+        self.budget * self.job_rate
+    }
+
     /// What is given up for now.
     pub fn shed(&self) -> &[Shed] {
         &self.shed
@@ -284,7 +296,7 @@ impl Governor {
         self.intervals += 1;
         if self.intervals > 1 {
             self.room_for_calls(load);
-            self.decide_shed();
+            self.decide_shed(load);
         }
     }
 
@@ -347,7 +359,7 @@ impl Governor {
         self.budget * self.job_rate - self.fixed_rate
     }
 
-    fn decide_shed(&mut self) {
+    fn decide_shed(&mut self, load: &Load) {
         if self.job_rate < AT_WORK_CPUS * 1e9 {
             self.shed.retain(|shed| *shed == Shed::ClockSamples);
             return;
@@ -356,8 +368,11 @@ impl Governor {
         if self.calls.share < 1.0 {
             shed.push(Shed::Calls);
         }
+        if load.faults_in_turns {
+            shed.push(Shed::FaultSamples);
+        }
         // Samples are given up only where that helps, and not taken up again: analysis could not use a part of them.
-        let sampling = self.sample_rate * SAMPLE_NS;
+        let sampling = self.sample_rate * (SAMPLE_NS + load.interrupt_ns);
         let busy = self.job_rate > BUSY_CPUS * 1e9;
         let over = self.fixed_rate - self.budget * self.job_rate;
         let before = self.shed.contains(&Shed::ClockSamples);

@@ -114,6 +114,10 @@ pub struct CostSoFar {
     pub all_calls_rate: Option<f64>,
     /// What calls take while only some are counted, as a part (0–1) of that; `None`: nearly as much.
     pub hidden_calls: Option<f64>,
+    /// What an interrupt by a clock takes, nanoseconds; 0 as long as that is not known.
+    pub interrupt_ns: f64,
+    /// Page faults are sampled in turns.
+    pub faults_in_turns: bool,
 }
 
 /// See the module.
@@ -213,6 +217,11 @@ impl Allocs {
         (entries + (calls.emulated + calls.stepped) as f64 * returns).max(0.0) as u64
     }
 
+    /// What watching may cost now, nanoseconds a second.
+    pub fn budget_ns(&self) -> f64 {
+        self.governor.budget_ns()
+    }
+
     /// Whether clock samples are given up.
     pub fn sheds_samples(&self) -> bool {
         self.governor.shed().contains(&governor::Shed::ClockSamples)
@@ -300,6 +309,8 @@ impl Allocs {
             calls_ns: cost.calls_ns.saturating_sub(self.told.calls_ns),
             all_calls_rate: cost.all_calls_rate,
             hidden_calls: cost.hidden_calls,
+            interrupt_ns: cost.interrupt_ns,
+            faults_in_turns: cost.faults_in_turns,
         });
         self.told = *cost;
         let shed = self.governor.shed().iter();

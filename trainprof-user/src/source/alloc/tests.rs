@@ -29,6 +29,8 @@ fn told(mode: Mode) -> Vec<GovernorFact> {
             windows_ns: 0,
             all_calls_rate: Some(SECOND as f64 / 4.0),
             hidden_calls: None,
+            interrupt_ns: 0.0,
+            faults_in_turns: false,
         };
         allocs.interval(&interval, &alive, &cost, &mut out);
     }

@@ -95,7 +95,10 @@ impl Live {
                     self.out.push(Record::OutOfMemory { at, pid: exit.tgid });
                 }
             }
-            Event::Sample(sample) => self.places.add(sample, &mut self.out),
+            Event::Sample(sample) => {
+                self.beside.samples += 1;
+                self.places.add(sample, &mut self.out);
+            }
             Event::Fault(fault) => self.fault(fault),
         }
     }
@@ -110,7 +113,8 @@ impl Live {
             .add(number, fault.tgid, fault.address, copied, at);
         let faults = fault
             .weight
-            .saturating_mul(self.probes.fault_period.unwrap_or(1));
+            .saturating_mul(self.probes.fault_period.unwrap_or(1))
+            .saturating_mul(self.beside.faults.every());
         self.all_faults += u64::from(faults);
         let fact = FaultFact {
             number,

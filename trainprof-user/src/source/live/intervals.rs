@@ -10,7 +10,7 @@ use trainprof_common::{loss::Loss, op::Op, thread::ThreadState};
 use super::{Live, SourceError, comm, estimate::Seen};
 use crate::{
     env::frameworks::FrameworkFacts,
-    kernel::{Aggregates, Counted},
+    kernel::{Aggregates, Counted, Interrupt},
     record::{
         Record,
         fact::{Interval, ThreadSeen},
@@ -81,23 +81,26 @@ impl Live {
         self.observe();
         let slowed = self.slowed_by_counting();
         self.turns.tell(to, &self.touched, slowed, &mut self.out);
+        self.beside_programs(&interval);
         let untimed_ns = self.entries.take_hidden();
         let all_calls_rate = self.learn_of_calls(&interval, untimed_ns);
         let (probes_ns, calls_ns) = self.cost.spent(&self.estimate);
         let helpers = self.helpers_ns();
         let cost = CostSoFar {
             // The kernel counts what our programs take of a call, and not the trap that leads to them.
-            probes_ns: probes_ns + self.allocs.traps_ns(self.gpus.calls()),
+            probes_ns: probes_ns + self.allocs.traps_ns(self.gpus.calls()) + self.beside.ns(),
             calls_ns,
             own_ns: own::usage().0 + helpers.others,
             windows_ns: helpers.windows,
             all_calls_rate,
             hidden_calls: self.some_calls.cost(),
+            interrupt_ns: self.beside.interrupt_ns.unwrap_or(0.0),
+            faults_in_turns: self.beside.faults.every() > 1,
         };
         self.allocs
             .interval(&interval, &self.alive, &cost, &mut self.out);
         if self.allocs.sheds_samples() {
-            self.probes.shed_samples()?;
+            self.probes.shed_samples();
             self.pythons.stop(&mut self.out);
         }
         self.threads = threads;
@@ -109,6 +112,24 @@ impl Live {
         self.pages.look_again(own::now(), &alive, &mut self.out);
         self.memory(to);
         Ok(())
+    }
+
+    /// What sampling cost in an interval beside the programs, and whether page faults are sampled in the next one.
+    fn beside_programs(&mut self, interval: &Interval) {
+        if self.beside.interrupt_ns.is_none() && self.intervals > 1 {
+            let measured = self.probes.interrupt.as_ref().map(Interrupt::measure);
+            self.beside.interrupt_ns = Some(measured.and_then(Result::ok).unwrap_or(0.0));
+            tracing::debug!(ns = self.beside.interrupt_ns, "what an interrupt takes");
+        }
+        let every = self.beside.faults.every();
+        let seconds = interval.to.seconds_since(interval.from);
+        self.beside
+            .interval(seconds, self.all_faults, self.allocs.budget_ns());
+        self.probes.sample_faults(self.beside.faults.are_on());
+        let now = self.beside.faults.every();
+        if let (true, Some(period)) = (now != every, self.probes.fault_period) {
+            self.fault_sampling(period.saturating_mul(now));
+        }
     }
 
     /// Whose calls there are in an interval, and what counting them costs; what that is for all calls, nanoseconds a second.
