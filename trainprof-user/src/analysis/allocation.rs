@@ -39,17 +39,7 @@ impl Caller {
 
     /// Share (0–1) of the bytes that its process asks for, with the standard error of sampling.
     pub fn share_of_bytes(&self, session: &Session) -> Estimate {
-        let all = self.all(session);
-        let bytes = all.bytes.max(1) as f64;
-        let share = self.sampled.bytes as f64 / bytes;
-        let others = (all.squares - self.sampled.squares).max(0.0);
-        let variance = (1.0 - share).powi(2) * self.sampled.squares + share.powi(2) * others;
-        // As many calls of one size would tell as much.
-        let calls = bytes * bytes / all.squares.max(1.0);
-        Estimate {
-            value: share,
-            error: (variance.sqrt() / bytes).max(drawn(share, calls)),
-        }
+        share_of_bytes(&self.sampled, &self.all(session))
     }
 
     /// Calls a second, with the standard error of windows and of sampling; `None`: no window told of the process.
@@ -82,6 +72,27 @@ impl Caller {
     fn all(&self, session: &Session) -> SiteSum {
         let sampled = session.alloc.sampled.get(&self.pid);
         sampled.copied().unwrap_or_default()
+    }
+}
+
+/// Share (0–1) of bytes that one of several kinds of calls asks for. It is at least as far off as its share of calls is; where no
+/// others were sampled, theirs are taken to be of the same size.
+fn share_of_bytes(part: &SiteSum, all: &SiteSum) -> Estimate {
+    let bytes = all.bytes.max(1) as f64;
+    let share = part.bytes as f64 / bytes;
+    let others = (all.squares - part.squares).max(0.0);
+    let variance = (1.0 - share).powi(2) * part.squares + share.powi(2) * others;
+    let calls = all.calls.max(1) as f64;
+    let size = part.bytes as f64 / part.calls.max(1) as f64;
+    let other_size = match all.calls.saturating_sub(part.calls) {
+        0 => size,
+        calls => all.bytes.saturating_sub(part.bytes) as f64 / calls as f64,
+    };
+    let of_calls = drawn(part.calls as f64 / calls, calls);
+    let mean = bytes / calls;
+    Estimate {
+        value: share,
+        error: (variance.sqrt() / bytes).max(of_calls * size * other_size / (mean * mean)),
     }
 }
 
@@ -139,4 +150,33 @@ pub fn callers(session: &Session) -> Vec<Caller> {
 /// The last part of a path.
 pub fn file_name(path: &str) -> String {
     path.rsplit('/').next().unwrap_or(path).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(calls: u64, size: u64) -> SiteSum {
+        SiteSum {
+            calls,
+            bytes: calls * size,
+            squares: (calls * size * size) as f64,
+        }
+    }
+
+    #[test]
+    fn a_share_of_bytes_is_as_far_off_as_sizes_and_numbers_are() {
+        let (small, large) = (calls(24, 64), calls(8, 5_000));
+        let mut all = small;
+        all.add(&large);
+        let (of_small, of_large) = (share_of_bytes(&small, &all), share_of_bytes(&large, &all));
+        assert!((of_small.value + of_large.value - 1.0).abs() < 1e-9);
+        // What is wrong with one is wrong with the other: 24 of 32 are 0.75 ± 0.08, and so 0.025 to 0.055 of the bytes.
+        assert!((of_small.error / of_large.error - 1.0).abs() < 0.01);
+        assert!((0.012..0.02).contains(&of_small.error), "{of_small:?}");
+        // All that was sampled: others may have been missed.
+        let whole = share_of_bytes(&small, &small);
+        assert!((whole.value - 1.0).abs() < 1e-9);
+        assert!((0.02..0.1).contains(&whole.error), "{whole:?}");
+    }
 }

@@ -235,9 +235,9 @@ impl Governor {
         self.budget
     }
 
-    /// What watching may cost now, nanoseconds a second.
+    /// What watching may cost now, nanoseconds a second; no less than where giving something up begins to help.
     pub fn budget_ns(&self) -> f64 {
-        self.budget * self.job_rate
+        self.budget * self.job_rate.max(BUSY_CPUS * 1e9)
     }
 
     /// What is given up for now.
