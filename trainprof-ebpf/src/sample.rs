@@ -1,4 +1,4 @@
-//! Clock samples: what a followed thread is doing on its CPU, looked at about fifty times a second.
+//! Clock samples: what a followed thread is doing on its CPU, looked at fifty to a hundred times a second.
 
 use aya_ebpf::{
     EbpfContext, helpers::bpf_ktime_get_ns, macros::perf_event, programs::PerfEventContext,

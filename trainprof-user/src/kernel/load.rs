@@ -96,11 +96,10 @@ impl Probes {
             .and_then(|mut map| map.set(0, control, 0))
             .map_err(map_error(CONTROL))?;
         let (mut attached, [ends, entries]) = attach_all(&mut ebpf, &btf, &types, &mut skipped)?;
-        let (clock_samples, sampling_hz) = sampling::attach(&mut ebpf, limits.seed)
+        let clocks = sampling::attach(&mut ebpf, limits.seed)
             .map_err(|missing| skipped.push(missing))
-            .ok()
-            .unzip();
-        if clock_samples.is_some() {
+            .ok();
+        if clocks.is_some() {
             attached.push(sampling::PROGRAM);
         }
         let fault_samples = sampling::attach_faults(&mut ebpf)
@@ -176,9 +175,8 @@ impl Probes {
             ebpf,
             epoch: 0,
             attached,
-            sampling_hz,
             fault_period: fault_samples.is_some().then_some(sampling::FAULT_PERIOD),
-            clock_samples,
+            clocks,
             fault_samples,
             fault_edge,
             interrupt,

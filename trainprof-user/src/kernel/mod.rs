@@ -51,7 +51,12 @@ pub use self::{
     on_off::Counted,
     stats::StatsSwitch,
 };
-use self::{runs::Runs, sampling::Sampled, threads::Threads, wire::Table};
+use self::{
+    runs::Runs,
+    sampling::{Clocks, Sampled},
+    threads::Threads,
+    wire::Table,
+};
 
 /// After the aggregates are switched over, programs that still write into the old half are done after
 /// this long: they run with preemption off, for microseconds.
@@ -223,11 +228,9 @@ pub struct Probes {
     ring: RingBuf<MapData>,
     epoch: usize,
     attached: Vec<&'static str>,
-    /// How often each CPU is sampled, Hz; `None`: not at all.
-    pub sampling_hz: Option<u32>,
     /// One of so many page faults is looked at; `None`: none is.
     pub fault_period: Option<u32>,
-    clock_samples: Option<Sampled>,
+    clocks: Option<Clocks>,
     fault_samples: Option<Sampled>,
     /// Measures what no clock sample shows; `None`: it cannot be opened.
     pub fault_edge: Option<FaultEdge>,
@@ -235,13 +238,6 @@ pub struct Probes {
     pub interrupt: Option<Interrupt>,
     /// What is not there, and why.
     pub skipped: Vec<Skipped>,
-}
-
-/// Has samples taken, or not.
-fn switch(samples: &mut Option<Sampled>, on: bool) {
-    if let Some(Err(error)) = samples.as_mut().map(|samples| samples.switch(on)) {
-        tracing::warn!(%error, "samples could not be switched");
-    }
 }
 
 impl Probes {
@@ -313,14 +309,23 @@ impl Probes {
         self.set_control(CONTROL_MOST_PASSED, calls)
     }
 
-    /// Takes no clock samples any more.
-    pub fn shed_samples(&mut self) {
-        switch(&mut self.clock_samples, false);
+    /// How often each CPU is sampled, Hz; `None`: it cannot be.
+    pub fn sampling_hz(&self) -> Option<u32> {
+        self.clocks.as_ref().map(Clocks::hz)
+    }
+
+    /// Takes clock samples by so many of the two clocks from now on.
+    pub fn sample_by(&mut self, clocks: usize) {
+        if let Some(Err(error)) = self.clocks.as_mut().map(|both| both.switch(clocks)) {
+            tracing::warn!(%error, "clock samples could not be switched");
+        }
     }
 
     /// Samples page faults from now on, or not.
     pub fn sample_faults(&mut self, on: bool) {
-        switch(&mut self.fault_samples, on);
+        if let Some(Err(error)) = self.fault_samples.as_mut().map(|faults| faults.switch(on)) {
+            tracing::warn!(%error, "samples of page faults could not be switched");
+        }
     }
 
     fn set_control(&mut self, word: usize, value: u64) -> Result<(), KernelError> {

@@ -42,14 +42,18 @@ const WHAT_FAULTS: &str = "page-fault samples";
 const CLOCK: &str = "the CPU clock";
 const FAULTS: &str = "the count of page faults";
 
-/// Rates per CPU, in Hz, together about 50. None divides or multiplies a kernel's tick (100, 250, 300 or 1 000 Hz),
-/// nor the other one. Each sample is an interrupt, which in a virtual machine empties caches as well: some 40 microseconds of a
-/// job that has much data at hand.
-const RATES: [[u32; 2]; 4] = [[21, 29], [22, 27], [23, 28], [23, 29]];
+/// Rates per CPU, in Hz, together about 100; the first one alone goes on where half of the samples will do. None divides or
+/// multiplies a kernel's tick (100, 250, 300 or 1 000 Hz), nor the other one.
+const RATES: [[u32; 2]; 4] = [[54, 43], [53, 44], [53, 46], [54, 47]];
+/// The same on large hosts, where each sample less is one event less to handle.
+const RATES_LARGE: [[u32; 2]; 4] = [[26, 21], [27, 22], [28, 23], [29, 23]];
+/// CPUs from which on a host is large.
+const LARGE: usize = 64;
 
 /// Picks the rates. `seed` is any number: it differs from watch to watch, so that no job is always in step with it.
-pub fn rates(seed: u64) -> [u32; 2] {
-    RATES[(seed % RATES.len() as u64) as usize]
+pub fn rates(cpus: usize, seed: u64) -> [u32; 2] {
+    let rates = if cpus > LARGE { RATES_LARGE } else { RATES };
+    rates[(seed % rates.len() as u64) as usize]
 }
 
 /// A program that runs at samples of every CPU.
@@ -72,34 +76,58 @@ impl Sampled {
     }
 }
 
-/// Loads the program and attaches it to the clocks of every CPU. Gives samples a second on one as well.
-pub fn attach(ebpf: &mut Ebpf, seed: u64) -> Result<(Sampled, u32), Skipped> {
-    let both = rates(seed);
-    try_attach(
-        ebpf,
-        PROGRAM,
-        perf_sw_ids::PERF_COUNT_SW_CPU_CLOCK,
-        &both.map(|hz| 1_000_000_000 / u64::from(hz)),
-    )
-    .map(|sampled| (sampled, both.iter().sum()))
-    .map_err(|error| Skipped {
+/// The clocks of every CPU. Each sample is an interrupt, which in a virtual machine empties caches as well: some 40 microseconds
+/// of a job that has much data at hand.
+pub struct Clocks {
+    /// With their rates, in Hz.
+    both: [(Sampled, u32); 2],
+}
+
+impl Clocks {
+    /// So many of the two go on: 2, 1 or 0.
+    pub fn switch(&mut self, clocks: usize) -> io::Result<()> {
+        for (number, (sampled, _)) in self.both.iter_mut().enumerate() {
+            sampled.switch(number < clocks)?;
+        }
+        Ok(())
+    }
+
+    /// Samples a second on one CPU.
+    pub fn hz(&self) -> u32 {
+        let on = self.both.iter().filter(|(sampled, _)| sampled.on);
+        on.map(|(_, hz)| hz).sum()
+    }
+}
+
+/// Loads the program and attaches it to the clocks of every CPU.
+pub fn attach(ebpf: &mut Ebpf, seed: u64) -> Result<Clocks, Skipped> {
+    let missing = |error| Skipped {
         what: WHAT.to_owned(),
         reason: reason(CLOCK, &error),
-    })
+    };
+    let [first, second] = rates(cpus(), seed);
+    load(ebpf, PROGRAM).map_err(missing)?;
+    let mut clock = |hz: u32| {
+        let period_ns = 1_000_000_000 / u64::from(hz);
+        let clock = perf_sw_ids::PERF_COUNT_SW_CPU_CLOCK;
+        open(ebpf, PROGRAM, clock, period_ns).map(|sampled| (sampled, hz))
+    };
+    let both = [
+        clock(first).map_err(missing)?,
+        clock(second).map_err(missing)?,
+    ];
+    Ok(Clocks { both })
 }
 
 /// Loads the program for page faults and attaches it on every CPU.
 pub fn attach_faults(ebpf: &mut Ebpf) -> Result<Sampled, Skipped> {
-    try_attach(
-        ebpf,
-        FAULT_PROGRAM,
-        perf_sw_ids::PERF_COUNT_SW_PAGE_FAULTS,
-        &[u64::from(FAULT_PERIOD)],
-    )
-    .map_err(|error| Skipped {
+    let missing = |error| Skipped {
         what: WHAT_FAULTS.to_owned(),
         reason: reason(FAULTS, &error),
-    })
+    };
+    let faults = perf_sw_ids::PERF_COUNT_SW_PAGE_FAULTS;
+    load(ebpf, FAULT_PROGRAM).map_err(missing)?;
+    open(ebpf, FAULT_PROGRAM, faults, u64::from(FAULT_PERIOD)).map_err(missing)
 }
 
 /// Page faults that each CPU may send in one window.
@@ -111,30 +139,29 @@ fn cpus() -> usize {
     online_cpus().map_or(1, |cpus| cpus.len().max(1))
 }
 
-fn try_attach(
-    ebpf: &mut Ebpf,
-    name: &str,
-    event: perf_sw_ids,
-    periods: &[u64],
-) -> Result<Sampled, Refused> {
-    let cpus = online_cpus().map_err(|(_, error)| ProgramError::IOError(error))?;
-    let program: &mut PerfEvent = ebpf
-        .program_mut(name)
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut PerfEvent, ProgramError> {
+    ebpf.program_mut(name)
         .ok_or(ProgramError::NotLoaded)?
-        .try_into()?;
-    program.load()?;
-    let program = program.fd()?.as_fd();
+        .try_into()
+}
+
+fn load(ebpf: &mut Ebpf, name: &str) -> Result<(), Refused> {
+    Ok(program(ebpf, name)?.load()?)
+}
+
+/// Has a loaded program run at each `period`th of an event of every CPU from now on.
+fn open(ebpf: &mut Ebpf, name: &str, event: perf_sw_ids, period: u64) -> Result<Sampled, Refused> {
+    let cpus = online_cpus().map_err(|(_, error)| ProgramError::IOError(error))?;
+    let program = program(ebpf, name)?.fd()?.as_fd();
     let mut sampled = Sampled {
         events: Vec::new(),
         on: false,
     };
     for cpu in cpus {
-        for period in periods {
-            // Samples of some CPUs alone would say less than none, since threads move between them: all or nothing.
-            let event = perf::open(event, *period, Of::Cpu(cpu), |_| {}).map_err(Refused::Event)?;
-            perf::set_program(&event, program).map_err(Refused::Event)?;
-            sampled.events.push(event);
-        }
+        // Samples of some CPUs alone would say less than none, since threads move between them: all or nothing.
+        let event = perf::open(event, period, Of::Cpu(cpu), |_| {}).map_err(Refused::Event)?;
+        perf::set_program(&event, program).map_err(Refused::Event)?;
+        sampled.events.push(event);
     }
     sampled.switch(true).map_err(Refused::Event)?;
     Ok(sampled)
@@ -188,18 +215,22 @@ mod tests {
 
     #[test]
     fn rates_never_beat_with_the_kernels_tick() {
-        for seed in 0..16 {
-            let both = rates(seed);
-            let sum: u32 = both.iter().sum();
-            assert!((49..=54).contains(&sum), "{both:?}");
-            for hz in both {
-                assert!(
-                    [100, 250, 300, 1000].iter().all(|tick| tick % hz != 0),
-                    "{hz}"
-                );
+        for cpus in [1, 8, 64, 65, 512] {
+            for seed in 0..16 {
+                let both = rates(cpus, seed);
+                let sum: u32 = both.iter().sum();
+                assert!((47..=101).contains(&sum), "{both:?}");
+                assert!(cpus <= LARGE || sum <= 53, "{both:?} on {cpus} CPUs");
+                assert!(cpus > LARGE || both[0] >= 49, "{both:?}");
+                for hz in both {
+                    assert!(
+                        [100, 250, 300, 1000].iter().all(|tick| tick % hz != 0),
+                        "{hz}"
+                    );
+                }
             }
         }
-        let seeds: std::collections::BTreeSet<_> = (0..16).map(rates).collect();
+        let seeds: std::collections::BTreeSet<_> = (0..16).map(|seed| rates(2, seed)).collect();
         assert!(seeds.len() > 1);
     }
 

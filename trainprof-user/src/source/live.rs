@@ -252,7 +252,7 @@ impl Live {
                 reason: skipped.reason,
             });
         }
-        if let Some(hz) = live.probes.sampling_hz {
+        if let Some(hz) = live.probes.sampling_hz() {
             live.out.push(Record::Sampling(SamplingFact { hz }));
         }
         if let Some(period) = live.probes.fault_period {

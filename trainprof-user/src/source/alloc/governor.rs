@@ -76,6 +76,8 @@ pub enum Shed {
     Calls,
     /// Sampling page faults all the time: they are sampled in turns.
     FaultSamples,
+    /// Half of the clock samples.
+    HalfSamples,
     /// Clock samples.
     ClockSamples,
 }
@@ -88,6 +90,7 @@ impl Shed {
             Self::Windows => "windows",
             Self::Calls => SHED_CALLS,
             Self::FaultSamples => "page-fault-samples",
+            Self::HalfSamples => "half-of-clock-samples",
             Self::ClockSamples => "clock-samples",
         }
     }
@@ -115,6 +118,8 @@ pub struct Load {
     pub interrupt_ns: f64,
     /// Page faults are sampled in turns.
     pub faults_in_turns: bool,
+    /// Clock samples are taken by one clock of two.
+    pub one_clock: bool,
 }
 
 /// What is known of a process from its windows.
@@ -370,6 +375,9 @@ impl Governor {
         }
         if load.faults_in_turns {
             shed.push(Shed::FaultSamples);
+        }
+        if load.one_clock {
+            shed.push(Shed::HalfSamples);
         }
         // Samples are given up only where that helps, and not taken up again: analysis could not use a part of them.
         let sampling = self.sample_rate * (SAMPLE_NS + load.interrupt_ns);

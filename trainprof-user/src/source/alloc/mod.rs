@@ -35,6 +35,8 @@ const SITES_UNKNOWN: u32 = 5;
 /// What probes at the beginning of a call, emulated and single-stepped, and at its return cost where that is not measured: as docs/BENCHMARKS.md
 /// has them, our own programs not counted.
 const TRAPS_NS: [f64; 3] = [500.0, 9_000.0, 500.0];
+/// CPUs that a process uses which works.
+const BUSY_CPUS: f64 = 0.1;
 /// What was spent is told at least once in so many intervals.
 const TOLD_EVERY: u32 = 10;
 /// A window of which nothing was heard for so long is given up.
@@ -118,6 +120,8 @@ pub struct CostSoFar {
     pub interrupt_ns: f64,
     /// Page faults are sampled in turns.
     pub faults_in_turns: bool,
+    /// Clock samples are taken by one clock of two.
+    pub one_clock: bool,
 }
 
 /// See the module.
@@ -217,6 +221,12 @@ impl Allocs {
         (entries + (calls.emulated + calls.stepped) as f64 * returns).max(0.0) as u64
     }
 
+    /// Processes that use a CPU for a while of their time.
+    pub fn busy(&self) -> usize {
+        let cpus = self.processes.values().map(|process| process.cpus);
+        cpus.filter(|cpus| *cpus > BUSY_CPUS).count()
+    }
+
     /// What watching may cost now, nanoseconds a second.
     pub fn budget_ns(&self) -> f64 {
         self.governor.budget_ns()
@@ -311,6 +321,7 @@ impl Allocs {
             hidden_calls: cost.hidden_calls,
             interrupt_ns: cost.interrupt_ns,
             faults_in_turns: cost.faults_in_turns,
+            one_clock: cost.one_clock,
         });
         self.told = *cost;
         let shed = self.governor.shed().iter();

@@ -13,7 +13,7 @@ use crate::{
     kernel::{Aggregates, Counted, Interrupt},
     record::{
         Record,
-        fact::{Interval, ThreadSeen},
+        fact::{Interval, SamplingFact, ThreadSeen},
     },
     source::{
         alloc::CostSoFar,
@@ -96,12 +96,15 @@ impl Live {
             hidden_calls: self.some_calls.cost(),
             interrupt_ns: self.beside.interrupt_ns.unwrap_or(0.0),
             faults_in_turns: self.beside.faults.every() > 1,
+            one_clock: self.beside.one_clock,
         };
         self.allocs
             .interval(&interval, &self.alive, &cost, &mut self.out);
         if self.allocs.sheds_samples() {
-            self.probes.shed_samples();
+            self.probes.sample_by(0);
             self.pythons.stop(&mut self.out);
+        } else {
+            self.sample_by_clocks();
         }
         self.threads = threads;
         if untimed_ns > 0 {
@@ -123,13 +126,30 @@ impl Live {
         }
         let every = self.beside.faults.every();
         let seconds = interval.to.seconds_since(interval.from);
-        self.beside
-            .interval(seconds, self.all_faults, self.allocs.budget_ns());
+        self.beside.interval(
+            seconds,
+            self.all_faults,
+            self.allocs.budget_ns(),
+            self.allocs.busy(),
+        );
         self.probes.sample_faults(self.beside.faults.are_on());
         let now = self.beside.faults.every();
         if let (true, Some(period)) = (now != every, self.probes.fault_period) {
             self.fault_sampling(period.saturating_mul(now));
         }
+    }
+
+    /// Takes clock samples by one clock where that does.
+    fn sample_by_clocks(&mut self) {
+        let before = self.probes.sampling_hz();
+        self.probes
+            .sample_by(if self.beside.one_clock { 1 } else { 2 });
+        let hz = self
+            .probes
+            .sampling_hz()
+            .filter(|_| before != self.probes.sampling_hz());
+        self.out
+            .extend(hz.map(|hz| Record::Sampling(SamplingFact { hz })));
     }
 
     /// Whose calls there are in an interval, and what counting them costs; what that is for all calls, nanoseconds a second.
