@@ -314,6 +314,11 @@ impl Probes {
         self.clocks.as_ref().map(Clocks::hz)
     }
 
+    /// Whether half of the samples can be given up.
+    pub fn halvable(&self) -> bool {
+        self.clocks.as_ref().is_some_and(Clocks::halvable)
+    }
+
     /// Takes clock samples by so many of the two clocks from now on.
     pub fn sample_by(&mut self, clocks: usize) {
         if let Some(Err(error)) = self.clocks.as_mut().map(|both| both.switch(clocks)) {

@@ -47,6 +47,8 @@ const FAULTS: &str = "the count of page faults";
 const RATES: [[u32; 2]; 4] = [[54, 43], [53, 44], [53, 46], [54, 47]];
 /// The same on large hosts, where each sample less is one event less to handle.
 const RATES_LARGE: [[u32; 2]; 4] = [[26, 21], [27, 22], [28, 23], [29, 23]];
+/// One clock alone is at least so fast, in Hz.
+const SLOWEST: u32 = 49;
 /// CPUs from which on a host is large.
 const LARGE: usize = 64;
 
@@ -90,6 +92,11 @@ impl Clocks {
             sampled.switch(number < clocks)?;
         }
         Ok(())
+    }
+
+    /// Whether one of them alone is fast enough.
+    pub fn halvable(&self) -> bool {
+        self.both[0].1 >= SLOWEST
     }
 
     /// Samples a second on one CPU.
@@ -221,7 +228,7 @@ mod tests {
                 let sum: u32 = both.iter().sum();
                 assert!((47..=101).contains(&sum), "{both:?}");
                 assert!(cpus <= LARGE || sum <= 53, "{both:?} on {cpus} CPUs");
-                assert!(cpus > LARGE || both[0] >= 49, "{both:?}");
+                assert!(cpus > LARGE || both[0] >= SLOWEST, "{both:?}");
                 for hz in both {
                     assert!(
                         [100, 250, 300, 1000].iter().all(|tick| tick % hz != 0),

@@ -34,6 +34,10 @@ const KEPT_S: f64 = 1.0;
 const REPAID_S: f64 = 30.0;
 /// A window begins anywhere in so many microseconds: decisions are made four times a second, with which a job may keep pace.
 pub const DELAY_US: u64 = 250_000;
+/// Half of the samples are given up when all cost more than this part (0–1) of the budget, and not in the first intervals: a first
+/// verdict needs them.
+const SAMPLES_THAT_COST: f64 = 0.1;
+const WHOLE_INTERVALS: u32 = 10;
 /// A job that uses fewer CPUs than this is not at work, and nothing of it is left out.
 const AT_WORK_CPUS: f64 = 0.02;
 /// What is not spent in so many seconds is lost: a job that was quiet for an hour gets no hour of windows.
@@ -118,8 +122,9 @@ pub struct Load {
     pub interrupt_ns: f64,
     /// Page faults are sampled in turns.
     pub faults_in_turns: bool,
-    /// Clock samples are taken by one clock of two.
-    pub one_clock: bool,
+    /// Processes that use a CPU for a while of their time; and whether half of the samples can be given up.
+    pub busy_processes: usize,
+    pub halvable: bool,
 }
 
 /// What is known of a process from its windows.
@@ -366,7 +371,7 @@ impl Governor {
 
     fn decide_shed(&mut self, load: &Load) {
         if self.job_rate < AT_WORK_CPUS * 1e9 {
-            self.shed.retain(|shed| *shed == Shed::ClockSamples);
+            self.shed.retain(|shed| *shed >= Shed::HalfSamples);
             return;
         }
         let mut shed = self.shed_of_windows();
@@ -376,18 +381,28 @@ impl Governor {
         if load.faults_in_turns {
             shed.push(Shed::FaultSamples);
         }
-        if load.one_clock {
-            shed.push(Shed::HalfSamples);
-        }
-        // Samples are given up only where that helps, and not taken up again: analysis could not use a part of them.
         let sampling = self.sample_rate * (SAMPLE_NS + load.interrupt_ns);
         let busy = self.job_rate > BUSY_CPUS * 1e9;
         let over = self.fixed_rate - self.budget * self.job_rate;
+        if busy && self.halves(load, sampling, over) {
+            shed.push(Shed::HalfSamples);
+        }
+        // All are given up only where that helps, and not taken up again: analysis could not use a part of them.
         let before = self.shed.contains(&Shed::ClockSamples);
         if before || (busy && over > 0.5 * self.budget * self.job_rate && sampling > 0.5 * over) {
             shed.push(Shed::ClockSamples);
         }
         self.shed = shed;
+    }
+
+    /// Whether half of the clock samples will do. Those of a process that works alone are needed: its steps are found in them. Where
+    /// several work, what they hand over tells steps, and halves are given up where the budget is short and samples are a part of that.
+    fn halves(&self, load: &Load, sampling: f64, over: f64) -> bool {
+        let several = load.halvable && load.busy_processes > 1;
+        let short = over > 0.0 || self.calls.share < 1.0;
+        let helps = sampling > SAMPLES_THAT_COST * self.budget * self.job_rate;
+        let first = self.intervals <= WHOLE_INTERVALS;
+        several && (self.shed.contains(&Shed::HalfSamples) || (short && helps && !first))
     }
 
     /// What of windows is given up; nothing as long as it is not known what they cost, since none opens then.

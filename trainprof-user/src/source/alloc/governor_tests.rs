@@ -696,3 +696,31 @@ fn samples_are_given_up_without_windows_too() {
         assert_eq!(governor.shed(), [Shed::ClockSamples]);
     }
 }
+
+/// When half of the clock samples are given up beside so many busy processes on two CPUs, in which an interrupt takes so long and
+/// everything costs this part of the time: the second.
+fn halves_at(busy_processes: usize, interrupt_ns: f64, cost: f64) -> Option<u32> {
+    let mut governor = Governor::without_windows(0.01);
+    (0..40).find(|_| {
+        governor.interval(&Load {
+            seconds: 1.0,
+            job_cpu_ns: 2 * SECOND,
+            own_ns: (cost * 2e9) as u64,
+            samples: 200,
+            interrupt_ns,
+            busy_processes,
+            halvable: true,
+            ..Load::default()
+        });
+        governor.shed() == [Shed::HalfSamples]
+    })
+}
+
+#[test]
+fn half_of_the_samples_go_where_several_work_and_that_helps() {
+    assert_eq!(halves_at(3, 40_000.0, 0.012), Some(10));
+    // One that works alone needs them, the budget suffices, or they are cheap.
+    assert_eq!(halves_at(1, 40_000.0, 0.012), None);
+    assert_eq!(halves_at(3, 40_000.0, 0.008), None);
+    assert_eq!(halves_at(3, 500.0, 0.012), None);
+}

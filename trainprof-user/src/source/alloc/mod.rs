@@ -13,7 +13,7 @@ use std::{
 };
 
 use self::{
-    governor::{Governor, Load},
+    governor::{Governor, Load, Shed},
     pending::PendingSites,
     window::{Candidate, Costs, Plan},
 };
@@ -120,8 +120,8 @@ pub struct CostSoFar {
     pub interrupt_ns: f64,
     /// Page faults are sampled in turns.
     pub faults_in_turns: bool,
-    /// Clock samples are taken by one clock of two.
-    pub one_clock: bool,
+    /// Half of the clock samples will do where that is needed.
+    pub halvable: bool,
 }
 
 /// See the module.
@@ -222,7 +222,7 @@ impl Allocs {
     }
 
     /// Processes that use a CPU for a while of their time.
-    pub fn busy(&self) -> usize {
+    fn busy(&self) -> usize {
         let cpus = self.processes.values().map(|process| process.cpus);
         cpus.filter(|cpus| *cpus > BUSY_CPUS).count()
     }
@@ -232,9 +232,16 @@ impl Allocs {
         self.governor.budget_ns()
     }
 
-    /// Whether clock samples are given up.
-    pub fn sheds_samples(&self) -> bool {
-        self.governor.shed().contains(&governor::Shed::ClockSamples)
+    /// By how many of the two clocks samples are taken.
+    pub fn clocks(&self) -> usize {
+        let shed = self.governor.shed();
+        if shed.contains(&Shed::ClockSamples) {
+            0
+        } else if shed.contains(&Shed::HalfSamples) {
+            1
+        } else {
+            2
+        }
     }
 
     /// A process executed a program: what it had mapped is gone.
@@ -321,7 +328,8 @@ impl Allocs {
             hidden_calls: cost.hidden_calls,
             interrupt_ns: cost.interrupt_ns,
             faults_in_turns: cost.faults_in_turns,
-            one_clock: cost.one_clock,
+            busy_processes: self.busy(),
+            halvable: cost.halvable,
         });
         self.told = *cost;
         let shed = self.governor.shed().iter();

@@ -31,7 +31,7 @@ fn told(mode: Mode) -> Vec<GovernorFact> {
             hidden_calls: None,
             interrupt_ns: 0.0,
             faults_in_turns: false,
-            one_clock: false,
+            halvable: true,
         };
         allocs.interval(&interval, &alive, &cost, &mut out);
     }

@@ -2,10 +2,6 @@
 
 use crate::source::fault_turns::{FAULT_NS, FaultTurns};
 
-/// After so many intervals it is decided again whether one clock will do: for a first verdict there are two. One does where several
-/// processes work: what they hand over tells steps. The steps of one that works alone are found by two, in samples themselves.
-const DECIDED_EVERY: u32 = 10;
-
 /// What that was so far.
 #[derive(Debug)]
 pub struct Beside {
@@ -16,9 +12,6 @@ pub struct Beside {
     pub interrupt_ns: Option<f64>,
     faults_before: u64,
     ns: f64,
-    intervals: u32,
-    /// One of the two clocks does.
-    pub one_clock: bool,
 }
 
 impl Beside {
@@ -30,8 +23,6 @@ impl Beside {
             interrupt_ns: None,
             faults_before: 0,
             ns: 0.0,
-            intervals: 0,
-            one_clock: false,
         }
     }
 
@@ -41,12 +32,8 @@ impl Beside {
     }
 
     /// An interval of so many seconds is over; sampled faults stood for `all_faults` until then. `budget_ns`: what watching may cost,
-    /// nanoseconds a second; `busy`: processes of the job that use a CPU for a while of their time.
-    pub fn interval(&mut self, seconds: f64, all_faults: u64, budget_ns: f64, busy: usize) {
-        self.intervals += 1;
-        if self.intervals.is_multiple_of(DECIDED_EVERY) {
-            self.one_clock = busy > 1;
-        }
+    /// nanoseconds a second.
+    pub fn interval(&mut self, seconds: f64, all_faults: u64, budget_ns: f64) {
         let every = u64::from(self.faults.every());
         let stood_for = all_faults - std::mem::replace(&mut self.faults_before, all_faults);
         let faults = stood_for / every;
@@ -64,7 +51,7 @@ mod tests {
     fn interrupts_and_faults_are_paid_for() {
         let mut beside = Beside::new(1);
         beside.samples = 100;
-        beside.interval(1.0, 1_000_000, 1e7, 1);
+        beside.interval(1.0, 1_000_000, 1e7);
         assert_eq!(
             beside.ns(),
             25_000_000,
@@ -72,22 +59,8 @@ mod tests {
         );
         beside.interrupt_ns = Some(40_000.0);
         beside.samples = 100;
-        beside.interval(1.0, 1_000_000, 1e7, 1);
+        beside.interval(1.0, 1_000_000, 1e7);
         assert_eq!(beside.ns(), 29_000_000);
-    }
-
-    #[test]
-    fn one_clock_does_where_several_processes_work_but_not_at_first() {
-        let mut beside = Beside::new(1);
-        for (busy, one) in [(3, true), (1, false), (2, true)] {
-            for _ in 1..DECIDED_EVERY {
-                let before = beside.one_clock;
-                beside.interval(1.0, 0, 1e7, 9);
-                assert_eq!(beside.one_clock, before);
-            }
-            beside.interval(1.0, 0, 1e7, busy);
-            assert_eq!(beside.one_clock, one);
-        }
     }
 
     #[test]
@@ -98,7 +71,7 @@ mod tests {
             if beside.faults.are_on() {
                 all += 1_000_000 * u64::from(beside.faults.every());
             }
-            beside.interval(1.0, all, 1e7, 1);
+            beside.interval(1.0, all, 1e7);
         }
         let seconds = beside.ns() as f64 / (1e6 * FAULT_NS);
         // The first ten, and an eighth of the others.

@@ -96,16 +96,11 @@ impl Live {
             hidden_calls: self.some_calls.cost(),
             interrupt_ns: self.beside.interrupt_ns.unwrap_or(0.0),
             faults_in_turns: self.beside.faults.every() > 1,
-            one_clock: self.beside.one_clock,
+            halvable: self.probes.halvable(),
         };
         self.allocs
             .interval(&interval, &self.alive, &cost, &mut self.out);
-        if self.allocs.sheds_samples() {
-            self.probes.sample_by(0);
-            self.pythons.stop(&mut self.out);
-        } else {
-            self.sample_by_clocks();
-        }
+        self.clock_samples();
         self.threads = threads;
         if untimed_ns > 0 {
             self.out.push(Record::EntriesHidden { ns: untimed_ns });
@@ -126,12 +121,8 @@ impl Live {
         }
         let every = self.beside.faults.every();
         let seconds = interval.to.seconds_since(interval.from);
-        self.beside.interval(
-            seconds,
-            self.all_faults,
-            self.allocs.budget_ns(),
-            self.allocs.busy(),
-        );
+        self.beside
+            .interval(seconds, self.all_faults, self.allocs.budget_ns());
         self.probes.sample_faults(self.beside.faults.are_on());
         let now = self.beside.faults.every();
         if let (true, Some(period)) = (now != every, self.probes.fault_period) {
@@ -139,17 +130,18 @@ impl Live {
         }
     }
 
-    /// Takes clock samples by one clock where that does.
-    fn sample_by_clocks(&mut self) {
+    /// Takes as many clock samples as the governor leaves.
+    fn clock_samples(&mut self) {
+        let clocks = self.allocs.clocks();
+        if clocks == 0 {
+            self.pythons.stop(&mut self.out);
+        }
         let before = self.probes.sampling_hz();
-        self.probes
-            .sample_by(if self.beside.one_clock { 1 } else { 2 });
-        let hz = self
-            .probes
-            .sampling_hz()
-            .filter(|_| before != self.probes.sampling_hz());
-        self.out
-            .extend(hz.map(|hz| Record::Sampling(SamplingFact { hz })));
+        self.probes.sample_by(clocks);
+        let now = self.probes.sampling_hz();
+        if let (true, Some(hz)) = (now != before, now) {
+            self.out.push(Record::Sampling(SamplingFact { hz }));
+        }
     }
 
     /// Whose calls there are in an interval, and what counting them costs; what that is for all calls, nanoseconds a second.
