@@ -1,7 +1,8 @@
 """How much of a watched job's CPU time is in the probes, by sampling the whole host: sampled.py TRAINPROF jpeg|allocations [SECONDS]
 
 Needs root, perf(1), and what `cargo xtask bench` made (target/bench/pictures). Tells small costs where runs differ by more. Code that
-runs with interrupts off is sampled when they are on again: programs at switches and wake-ups are counted low. Threads that spin in
+runs with interrupts off is sampled when they are on again: programs at switches and wake-ups are counted low. What interrupts by
+trainprof's clocks and the kernel's counting of page faults take is not seen at all: `cargo xtask bench turns` has it. Threads that spin in
 sched_yield(2) while they have nothing to do (OpenBLAS' and OpenMP's, for 0.1 s after each product) make most of the system calls of
 such a job and lose nothing by dearer ones: they are counted apart.
 """
