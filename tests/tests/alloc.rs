@@ -111,10 +111,18 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
             .is_some_and(|name| name.contains(allocator)),
         "{processes:?}"
     );
-    // Three of four calls come from one function.
-    let site = report.at("/memory/sites/0");
-    assert_eq!(site["function"], "quick", "{site:?}");
-    assert_eq!(site["module"], "allocate-shared", "{site:?}");
+    // Three of four calls come from one function. Where few stacks were taken, another may be told in front of it, within the
+    // errors that are stated.
+    let sites = report.rows("/memory/sites");
+    let site = sites
+        .iter()
+        .find(|site| site["function"] == "quick" && site["module"] == "allocate-shared")
+        .unwrap_or_else(|| panic!("its site among {sites:?}"));
+    let (least, most) = (
+        f64_at(site, "/share") + f64_at(site, "/share_error"),
+        f64_at(&sites[0], "/share") - f64_at(&sites[0], "/share_error"),
+    );
+    assert!(least >= most, "not in front: {sites:?}");
     if !leak.is_empty() {
         kept_is_right(&report, f64_at(&truth, "/leaked_per_s"));
     }

@@ -148,5 +148,5 @@ fn waits_for_cold_pages_are_as_long_as_they_were() {
     };
     let major = u64_at(&seen.truth, "/faults/major");
     assert!(major > 900, "only {major} pages were cold");
-    check_wait(&seen, "fault", &folder, f64_at(&seen.truth, "/touched_s"));
+    check_wait(&seen, "fault", &folder, f64_at(&seen.truth, "/waited_s"));
 }

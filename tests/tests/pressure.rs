@@ -59,7 +59,7 @@ fn throttling_is_the_groups_own_account() {
     // Heavy, so that it is the quota that keeps it off the CPU and not what else runs here.
     group.set_heaviest();
     group.set_quota(20_000, 100_000);
-    let mut workload = press(&["burn", "3"]);
+    let mut workload = press(&["burn", "5"]);
     group.put(workload.pid());
     let stat = || {
         [

@@ -6,9 +6,9 @@ use std::thread;
 
 use serde_json::Value;
 use trainprof_tests::env::root_test;
-use trainprof_tests::report::{f64_at, u64_at};
+use trainprof_tests::report::{Report, f64_at, u64_at};
 use trainprof_tests::workload::os;
-use trainprof_tests::{Checks, Observed, observe};
+use trainprof_tests::{Checks, Data, Observed, observe};
 
 fn text<'a>(value: &'a Value, member: &str) -> &'a str {
     value[member].as_str().unwrap_or_default()
@@ -197,6 +197,43 @@ fn what_the_network_brings_to_an_idle_cpu_is_no_time_out() {
     let found = report.f64("/verdict/share");
     checks.that((found - share).abs() < 0.05, || {
         format!("a share of {found:.2} instead of {share:.2}")
+    });
+    checks.done();
+}
+
+/// Waits of a thread of that kind: how many in all, and how many for an object.
+fn waits_of(report: &Report, tid: u64, kind: &str) -> (u64, u64) {
+    let row = report.thread(tid).expect("a row of the thread");
+    let waits = row["waits"].as_array().expect("its waits");
+    let of_kind = || waits.iter().filter(|wait| text(wait, "kind") == kind);
+    let count = |wait: &Value| u64_at(wait, "/count");
+    let of_objects = of_kind().filter(|wait| !wait["object"].is_null());
+    (of_kind().map(count).sum(), of_objects.map(count).sum())
+}
+
+/// A fork holds the memory map. Who comes back from a sleep then waits for it inside the kernel, with the call still in its
+/// registers; so does who touches memory, whatever file it has fetched a page of before.
+#[test]
+fn waits_for_the_memory_map_are_told_from_sleeps_and_files() {
+    let name = "waits_for_the_memory_map_are_told_from_sleeps_and_files";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    let folder = data.files("once", 1, "bin", |_| 4_096);
+    let seen = observe("brood", &os(&[&folder.join("0.bin")]));
+    let Observed { truth, report, .. } = &seen;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    let (sleeps, _) = waits_of(report, u64_at(truth, "/sleeper"), "sleep");
+    checks.exact("sleeps", u64_at(truth, "/sleeps"), sleeps);
+    let map = u64_at(truth, "/touching");
+    checks.that(map >= 6, || format!("it waited {map} times for the map"));
+    let (faults, of_file) = waits_of(report, u64_at(truth, "/faulter"), "fault");
+    let cold = u64_at(truth, "/cold");
+    checks.that(of_file <= cold, || {
+        format!("{of_file} of {faults} waits are for a file that was waited for {cold} times")
+    });
+    checks.that(faults >= cold + map, || {
+        format!("{faults} waits of faults, truth {cold} and {map}")
     });
     checks.done();
 }

@@ -23,8 +23,13 @@ struct row {
 };
 static struct row *rows;
 enum { SLEEP, POLL, FUTEX, HOLDER, PIPE, SOCK, FEEDER, CHILD, SPIN, PING, PONG, ROWS };
+enum { MOST_SCALE = 8 };
 static int scale = 1, feed_pipe[2], feed_sock[2], ping_pipe[2];
 static volatile double sink;
+static struct {
+    pid_t pid;
+    int start[2];
+} leaves[3 * MOST_SCALE];
 
 static void begin(int row, const char *name, const char *kind, const char *waker)
 {
@@ -41,15 +46,6 @@ static void burn(double seconds)
     for (double until = thread_cpu_s() + seconds; thread_cpu_s() < until;)
         for (int i = 0; i < 1000; i++)
             sink += i * 1e-9;
-}
-
-/* How often this thread has left the CPU to wait. A call that finds what it wants does not, and one may do so twice. */
-static uint64_t switches(void)
-{
-    struct rusage usage;
-    if (getrusage(RUSAGE_THREAD, &usage))
-        die("getrusage");
-    return usage.ru_nvcsw;
 }
 
 static void *sleep_thread(void *unused)
@@ -152,19 +148,31 @@ static void *sock_thread(void *unused)
     end(SOCK);
     return unused;
 }
+/* Made before the threads are: a fork holds the memory map, which threads on their way out of a wait want too. */
+static void make_leaves(void)
+{
+    for (int i = 0; i < 3 * scale; i++) {
+        if (pipe(leaves[i].start))
+            die("pipe");
+        if ((leaves[i].pid = fork()) == 0) {
+            char c;
+            name_thread("sl-leaf");
+            if (read(leaves[i].start[0], &c, 1) != 1)
+                _exit(1);
+            sleep_ms(80);
+            _exit(0);
+        }
+    }
+}
 static void *child_thread(void *unused)
 {
     begin(CHILD, "sl-child", "child", "");
     for (int i = 0; i < 3 * scale; i++) {
-        pid_t pid = fork();
-        if (pid == 0) {
-            name_thread("sl-leaf");
-            sleep_ms(80);
-            _exit(0);
-        }
+        if (write(leaves[i].start[1], "l", 1) != 1)
+            die("leaf");
         uint64_t s = switches();
         double a = now_s();
-        waitpid(pid, NULL, 0);
+        waitpid(leaves[i].pid, NULL, 0);
         rows[CHILD].seconds += now_s() - a, rows[CHILD].count += switches() - s;
     }
     end(CHILD);
@@ -212,6 +220,8 @@ int main(int argc, char **argv)
 {
     if (argc > 2)
         scale = atoi(argv[2]);
+    if (scale < 1 || scale > MOST_SCALE)
+        die("scale");
     rows = shared_memory(ROWS * sizeof *rows);
     if (pipe(feed_pipe) || pipe(ping_pipe) || socketpair(AF_UNIX, SOCK_STREAM, 0, feed_sock))
         die("pipes");
@@ -219,6 +229,7 @@ int main(int argc, char **argv)
     pid_t pong = fork();
     if (pong == 0)
         pong_process();
+    make_leaves();
     void *(*bodies[])(void *) = {sleep_thread,  poll_thread, futex_thread, holder_thread, pipe_thread, sock_thread,
                                  feeder_thread, child_thread, spin_thread, ping_thread};
     pthread_t threads[10];

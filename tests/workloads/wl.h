@@ -63,6 +63,15 @@ static inline double thread_cpu_s(void)
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 
+/* How often this thread has left the CPU to wait. A call that finds what it wants does not, and one may do so twice. */
+static inline uint64_t switches(void)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_THREAD, &usage))
+        die("getrusage");
+    return usage.ru_nvcsw;
+}
+
 static inline pid_t tid_now(void) { return (pid_t)syscall(SYS_gettid); }
 static inline void name_thread(const char *name) { prctl(PR_SET_NAME, name, 0, 0, 0); }
 

@@ -234,6 +234,8 @@ pub mod mark {
     pub const RING: u8 = 8;
     /// A thread makes it because it has nothing to do, and again and again.
     pub const YIELDS: u8 = 16;
+    /// What it waits for itself, a signal can end (`TASK_INTERRUPTIBLE`): a sleep that none can is something else's.
+    pub const SLEEPS: u8 = 32;
     /// Any of those after which a descriptor may refer to something else.
     pub const CHANGES_DESCRIPTORS: u8 = REPLACES | CLOSES_MANY | RING;
 }

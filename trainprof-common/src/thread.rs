@@ -141,6 +141,8 @@ pub struct ThreadState {
     pub preempted_ns: u64,
     /// Inode for which `fault_object` was resolved.
     pub fault_inode: u64,
+    /// Page faults that the thread had finished when a fault of its own last filled the page cache, and one more; 0: none did.
+    pub filling_fault: u64,
     /// Object of the last page-cache fill.
     pub fault_object: Object,
     /// When the thread began to be followed.
@@ -153,7 +155,7 @@ pub struct ThreadState {
 }
 crate::wire!(
     ThreadState,
-    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 32 + 48 * FD_CACHE
+    24 + 24 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 8 + 8 + 8 + 24 + 8 + 8 + 32 + 48 * FD_CACHE
 );
 
 /// Counters that the kernel keeps for every thread anyway.

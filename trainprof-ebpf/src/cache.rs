@@ -13,7 +13,7 @@ use crate::{
     account::{self, Done},
     follow::running,
     kernel::{
-        current_ids, current_task, fact, member, offset, peek, syscall_arg, syscall_nr, user_regs,
+        current_ids, current_task, fact, fault_number, member, offset, peek, syscall_arg, syscall_nr, user_regs,
     },
     maps::syscall,
     object,
@@ -29,7 +29,8 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
     let state = unsafe { &mut *state };
-    let regs = user_regs(current_task());
+    let task = current_task();
+    let regs = user_regs(task);
     // SAFETY: typed registers of the current task.
     let nr = unsafe { syscall_nr(regs) };
     let info = syscall(nr);
@@ -67,6 +68,10 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
             .max(1);
     }
     let page_size = fact!(page_size);
+    if nr < 0 {
+        // SAFETY: a typed pointer.
+        state.filling_fault = unsafe { fault_number(task) };
+    }
     let done = Done {
         tid,
         op: if nr >= 0 {

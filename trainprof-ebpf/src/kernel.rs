@@ -108,6 +108,23 @@ pub fn user_regs(task: *const c_void) -> *const c_void {
     unsafe { bpf_task_pt_regs(task as *mut _) as *const c_void }
 }
 
+/// Which page fault of the task is the present one, from 1. The kernel counts a fault when it ends (`mm_account_fault` in
+/// mm/memory.c).
+///
+/// # Safety
+/// `task` is a typed pointer.
+#[inline(always)]
+pub unsafe fn fault_number(task: *const c_void) -> u64 {
+    // SAFETY: as above.
+    let (minor, major): (u64, u64) = unsafe {
+        (
+            member(task, offset!(task_min_flt)),
+            member(task, offset!(task_maj_flt)),
+        )
+    };
+    minor + major + 1
+}
+
 /// Number of the system call in those registers; negative outside one.
 ///
 /// # Safety

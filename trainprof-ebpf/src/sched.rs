@@ -25,7 +25,10 @@ use crate::{
     emit, files, fileset,
     follow::thread,
     irq,
-    kernel::{current_ids, current_task, fact, member, offset, syscall_arg, syscall_nr, user_regs},
+    kernel::{
+        current_ids, current_task, fact, fault_number, member, offset, syscall_arg, syscall_nr,
+        user_regs,
+    },
     maps::{Control, control, syscall},
     object,
 };
@@ -37,6 +40,8 @@ const PF_KTHREAD: u32 = 0x0020_0000;
 const STOPPED: u32 = 0x4 | 0x8 | 0x8000;
 /// `TASK_INTERRUPTIBLE`.
 const INTERRUPTIBLE: u32 = 0x1;
+/// `TASK_UNINTERRUPTIBLE`, which `TASK_KILLABLE` has too.
+const UNINTERRUPTIBLE: u32 = 0x2;
 /// No descriptor: a system call looks at the lower half of the register.
 const NO_FD: u64 = u64::MAX;
 
@@ -179,19 +184,29 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void, why: u32) {
         // training job is known to use.
         let frozen = why & INTERRUPTIBLE != 0;
         state.nr = if frozen { NR_STOPPED } else { NR_FAULT };
-        state.object = if frozen {
-            Object::default()
-        } else {
+        // Other faults wait for the memory map that another thread changes, or for memory: for no file.
+        // SAFETY: a typed pointer.
+        let on_file = state.iowait != 0 || state.filling_fault == unsafe { fault_number(task) };
+        state.object = if !frozen && on_file {
             state.fault_object
+        } else {
+            Object::default()
         };
         return;
     }
-    state.nr = nr as i16;
     state.object = Object::default();
     let Some(info) = syscall(nr) else {
+        state.nr = nr as i16;
         return;
     };
     let info = &info;
+    if info.marks & mark::SLEEPS != 0 && why & UNINTERRUPTIBLE != 0 {
+        // The call's own sleep is over, or not begun: the kernel touches the thread's memory, on its way out that of its
+        // restartable sequence (rseq_handle_notify_resume in kernel/rseq.c), and waits for the memory map.
+        state.nr = NR_FAULT;
+        return;
+    }
+    state.nr = nr as i16;
     if files::begun(state) && u64::from(state.op_nr) == nr as u64 && state.op_object.class != 0 {
         state.object = state.op_object;
         return;

@@ -438,7 +438,8 @@ pub struct Share {
     pub runnable: f64,
     /// Waiting for a process of the job that makes batches.
     pub data_wait: f64,
-    /// Waiting for files, page faults or a device.
+    /// Waiting for files, page faults or a device; a page fault's wait for the memory map that another thread of the process
+    /// holds is in `lock_wait`.
     pub io_wait: f64,
     /// Waiting for another thread of the same process.
     pub lock_wait: f64,
@@ -463,6 +464,10 @@ pub fn share(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) ->
         let from = waker_process(session, id.waker.kind, id.waker.tid);
         let from_role = from.and_then(|pid| roles.get(&pid).copied());
         match (wait_kind(id), from) {
+            // Of the memory map that they share.
+            (WaitKind::Fault, Some(pid)) if pid == thread.pid && id.object.fileset == 0 => {
+                out.lock_wait += part
+            }
             (WaitKind::File | WaitKind::Fault | WaitKind::Device, _) => out.io_wait += part,
             (_, Some(pid)) if pid == thread.pid => out.lock_wait += part,
             (_, Some(_)) if own == Some(Role::Trainer) && from_role == Some(Role::Worker) => {

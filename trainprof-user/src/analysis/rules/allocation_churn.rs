@@ -7,10 +7,8 @@ use super::{Answer, Look, asking::Asking, look::rounded, memory_growth};
 use crate::{
     analysis::{
         Kind,
-        causes::Share,
         memory::{churn_sites, name},
         running::{Split, split},
-        walk::What,
         words,
     },
     session::Session,
@@ -100,7 +98,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         let duration = look.session.duration_s().max(1e-9);
         let calls = Calls::of(look.session);
         let (doer, split) = look
-            .top(KIND, |share| Some(doer(look, share)))
+            .top(KIND, |share| Some(look.doer(share)))
             .into_iter()
             .map(|(tid, seconds)| (tid, seconds, split(look.facts, tid, &[])))
             .max_by(|a, b| (a.1 * a.2.churn()).total_cmp(&(b.1 * b.2.churn())))
@@ -181,14 +179,6 @@ pub(super) fn rule(look: &Look) -> Answer {
         };
         (summary, advice)
     })
-}
-
-/// The thread that allocates: who waited for a CPU behind it allocates nothing itself.
-fn doer(look: &Look, share: &Share) -> u32 {
-    match look.trainer.walked.leaves[share.leaf as usize].0.what {
-        What::Runnable { by, .. } if look.session.thread(by).is_some() => by,
-        _ => share.detail.tid,
-    }
 }
 
 /// Whether most pages that a thread's process touched for the first time were still there at the end.

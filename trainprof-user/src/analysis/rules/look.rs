@@ -12,6 +12,7 @@ use crate::{
         facts::Facts,
         files::FileTime,
         python::{Place, Python},
+        walk::What,
         words::{bytes, factor, places, time},
     },
     session::{Id, Session},
@@ -316,9 +317,28 @@ impl Look<'_> {
         behind * 2.0 >= self.trainer.ns(kind)
     }
 
-    /// Who waits: "its workers", "its loader threads" or "the trainer itself".
+    /// The thread that does it: who waits for a CPU behind it does not.
+    pub fn doer(&self, share: &Share) -> u32 {
+        match self.trainer.walked.leaves[share.leaf as usize].0.what {
+            What::Runnable { by, .. } if self.session.thread(by).is_some() => by,
+            _ => share.detail.tid,
+        }
+    }
+
+    /// Whether producers do most of it, the trainer waiting for them or for the CPUs that they have.
+    fn producers_do(&self, kind: Kind) -> bool {
+        let producers = &self.trainer.cast.producers;
+        let theirs: f64 = self
+            .parts(kind)
+            .filter(|share| share.in_stall || producers.contains(&self.doer(share)))
+            .map(|share| share.ns)
+            .sum();
+        theirs * 2.0 >= self.trainer.ns(kind)
+    }
+
+    /// Who does it: "its workers", "its loader threads" or "the trainer itself".
     pub fn who(&self, kind: Kind) -> &'static str {
-        if !self.behind_producers(kind) {
+        if !self.producers_do(kind) {
             "the trainer itself"
         } else if self.trainer.cast.workers.is_empty() {
             "its loader threads"

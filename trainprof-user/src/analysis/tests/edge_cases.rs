@@ -467,6 +467,33 @@ fn files_that_are_only_looked_up_cost_no_bytes() {
 }
 
 #[test]
+fn workers_that_have_the_trainers_cpu_do_what_they_do_there_themselves() {
+    const STAT: i16 = 262;
+    let mut tale = job(1);
+    tale.place(1, "vmlinux", PlaceClass::Kernel)
+        .place(2, "libmodel.so", PlaceClass::Other)
+        .fileset(5, "/data", "ext4");
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        stall(&mut tale, begin + 20.0, begin + 30.0, 201);
+        tale.preempted(TRAINER, begin + 40.0, begin + 90.0, 201);
+        tale.ops(201, begin, Op::Stat, Class::File, 5, 1_000, 0, 60.0);
+        for n in 0..6 {
+            tale.sample_in(201, begin + 25.0 + f64::from(n) * 10.0, 1, STAT);
+        }
+        tale.sample(TRAINER, begin + 10.0, 2);
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "small-files", "{}", verdict.summary);
+    assert!(
+        verdict.summary.contains("its workers looked files up"),
+        "{}",
+        verdict.summary
+    );
+}
+
+#[test]
 fn a_large_file_that_is_slow_to_close_is_no_small_one() {
     const CLOSE: i16 = 3;
     let mut tale = Tale::default();

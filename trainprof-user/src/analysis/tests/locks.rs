@@ -1,12 +1,18 @@
 //! What is a lock, who held it, and what is none.
 
-use trainprof_common::op::{Class, Op};
+use trainprof_common::{
+    op::{Class, Op},
+    thread::NR_FAULT,
+};
 
 use super::{
     stories::{TRAINER, close, job, share, sums_up, trainer},
     tale::{By, FUTEX, On, POLL, READ, SLEEP, Tale},
 };
-use crate::analysis::{Kind, Trainer, analyse, locks::LockId, walk::What};
+use crate::{
+    analysis::{Kind, Trainer, analyse, locks::LockId, walk::What},
+    session::roles,
+};
 
 #[test]
 fn a_lock_that_goes_round_is_one_cause() {
@@ -397,4 +403,24 @@ fn threads_that_take_turns_at_the_network_wait_for_the_network() {
     let analysis = analyse(&session);
     let verdict = analysis.verdict.as_ref().expect("a verdict");
     assert_eq!(verdict.bottleneck, "network-io", "{}", verdict.summary);
+}
+
+#[test]
+fn a_page_fault_waits_for_the_map_that_a_thread_of_its_process_holds_or_for_what_it_fetches() {
+    const OWN: u32 = 150;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, OWN)
+        .fileset(5, "/data", "ext4");
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let (map, page) = (begin + 30.0, begin + 50.0);
+        tale.wait(TRAINER, begin, map, NR_FAULT, On::Nothing, By::Thread(OWN))
+            .wait(TRAINER, map, page, NR_FAULT, On::Mapped(5), By::Interrupt);
+    }
+    let session = tale.session(8000.0);
+    let thread = session.thread(TRAINER).expect("its thread");
+    let share = roles::share(&session, thread, &roles::roles(&session));
+    close(share.lock_wait, 0.3, "for the map");
+    close(share.io_wait, 0.2, "for pages");
 }
