@@ -61,38 +61,18 @@ pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
     let who = CallRun::who(done.tid, done.op, object.class as u8);
     let whence = CallRun::whence(object.dev, object.fileset);
     let (bank, place) = CallRun::place(who, whence);
-    let table = RUNS.get_ptr_mut(u32::from(half()) * BANKS as u32 + bank as u32)?;
-    // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
-    let set = unsafe { &mut (*table).sets[place] };
-    let mut at = WAYS;
-    let (mut shortest, mut least) = (WAYS, u32::MAX);
-    for (n, run) in set.iter().enumerate() {
-        if run.who == who && run.whence == whence && run.count < u32::MAX {
-            at = n;
-            break;
-        }
-        // A cell has one writer, its thread: another thread's run stays where it is.
-        if (run.count == 0 || run.tid() == done.tid) && run.count < least {
-            (shortest, least) = (n, run.count);
-        }
-    }
-    if at == WAYS && shortest == WAYS {
+    let number = u32::from(half()) * BANKS as u32 + bank as u32;
+    let way = find_run(who, whence, number) as usize;
+    if way >= WAYS {
         operation(done, object);
         return None;
     }
-    let joined = at < WAYS;
-    let run = &mut set[(if joined { at } else { shortest }) & (WAYS - 1)];
-    if !joined && run.count != 0 {
-        add_run(run.who, run.whence, u64::from(run.count), run.bytes, run.ns);
-    }
-    if joined {
-        run.count += 1;
-        run.bytes += done.bytes;
-        run.ns += done.ns;
-    } else {
-        (run.who, run.whence, run.count) = (who, whence, 1);
-        (run.bytes, run.ns, run.rest) = (done.bytes, done.ns, 0);
-    }
+    let table = RUNS.get_ptr_mut(number)?;
+    // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
+    let run = unsafe { &mut (*table).sets[place][way] };
+    run.count += 1;
+    run.bytes += done.bytes;
+    run.ns += done.ns;
     if done.timed || done.bytes != 0 || MOVES_BYTES >> (done.op & 31) & 1 != 0 {
         let timed = u64::from(done.timed) * TIMED;
         add_shape(who | timed, object.dev, done.bytes, done.ns);
@@ -108,6 +88,38 @@ const MOVES_BYTES: u32 = 1 << Op::Open.number()
 
 // Global functions: the verifier looks at them once, and not again on every path that leads to a call of them. When user space
 // has just switched to the other half of the aggregates, what they add belongs to the next interval.
+
+/// Which run of its set in that table is the one of such calls; it begins one where there is none. `WAYS`: there is no room.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn find_run(who: u64, whence: u64, number: u32) -> u32 {
+    let Some(table) = RUNS.get_ptr_mut(number) else {
+        return WAYS as u32;
+    };
+    let (_, place) = CallRun::place(who, whence);
+    // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
+    let set = unsafe { &mut (*table).sets[place] };
+    let (mut shortest, mut least) = (WAYS, u32::MAX);
+    for (n, run) in set.iter().enumerate() {
+        if run.who == who && run.whence == whence && run.count < u32::MAX {
+            return n as u32;
+        }
+        // A cell has one writer, its thread: another thread's run stays where it is.
+        if (run.count == 0 || run.tid() == (who >> 32) as u32) && run.count < least {
+            (shortest, least) = (n, run.count);
+        }
+    }
+    if shortest == WAYS {
+        return WAYS as u32;
+    }
+    let run = &mut set[shortest & (WAYS - 1)];
+    if run.count != 0 {
+        add_run(run.who, run.whence, u64::from(run.count), run.bytes, run.ns);
+    }
+    (run.who, run.whence, run.count) = (who, whence, 0);
+    (run.bytes, run.ns, run.rest) = (0, 0, 0);
+    shortest as u32
+}
 
 #[inline(never)]
 #[unsafe(no_mangle)]

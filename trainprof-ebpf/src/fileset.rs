@@ -20,7 +20,7 @@ use crate::{
     kernel::{copy_block, fact, in_block, member, offset, peek, syscall_arg},
     maps::{
         Blocks, FILESET_COUNT, FILESET_INFO, FILESETS, KNOWN, KNOWN_FILESETS, KnownFileset,
-        SCRATCH_INFO,
+        SCRATCH_BLOCK, SCRATCH_INFO,
     },
     object::class_on,
 };
@@ -190,7 +190,7 @@ fn unnamed(superblock: u64, directory: bool) -> FilesetRef {
     FilesetRef {
         number: NO_FILESET,
         dev: peek(superblock, offset!(sb_dev)).unwrap_or(0),
-        class: class_on(magic, directory) as u32,
+        class: class_on(magic, directory.into()),
         pad: 0,
     }
 }
@@ -225,19 +225,24 @@ fn name_dentry(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) ->
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn path_of(dir: u64) -> u64 {
-    let Some(info) = SCRATCH_INFO.get_ptr_mut(0) else {
+    let (Some(info), Some(blocks)) = (SCRATCH_INFO.get_ptr_mut(0), SCRATCH_BLOCK.get_ptr_mut(0))
+    else {
         return 0;
     };
-    // SAFETY: a per-CPU slot.
-    let info = unsafe { &mut *info };
+    // SAFETY: per-CPU slots.
+    let (info, block) = unsafe { (&mut *info, &mut (*blocks).dentry) };
+    let start = fact!(dentry_block);
     let mut used = 0_usize;
     let mut at = dir;
     for _ in 0..MAX_DEPTH {
-        let parent: u64 = peek(at, offset!(dentry_parent)).unwrap_or(0);
+        if !copy_block(at, start, block) {
+            return used as u64;
+        }
+        let parent: u64 = in_block(block, start, offset!(dentry_parent));
         if parent == 0 || parent == at {
             return used as u64;
         }
-        let name: u64 = peek(at, offset!(dentry_name)).unwrap_or(0);
+        let name: u64 = in_block(block, start, offset!(dentry_name));
         // Looked at right before it is used: 6.1 forgets what was found of a value that lies on the stack.
         let used_now = black_box(used);
         if used_now > PATH_BYTES - NAME_BYTES {

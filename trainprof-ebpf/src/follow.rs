@@ -16,7 +16,7 @@ use trainprof_common::{
 use crate::{
     cpu, emit, files, gpu,
     kernel::{current_ids, current_task, member, offset, peek},
-    maps::{ENDED, FREE_PLACES, STATES, THREADS, changed},
+    maps::{ENDED, FREE_PLACES, NO_STATE, STATES, THREADS, changed},
     object, touch,
 };
 
@@ -163,14 +163,18 @@ fn follow(tid: u32, tgid: u32, now: u64) -> bool {
     let Ok(Some(place)) = FREE_PLACES.pop() else {
         return false;
     };
+    // Nobody else knows of this place yet.
+    let Some(nothing) = NO_STATE.get(0) else {
+        return false;
+    };
+    if STATES.set(place, nothing, 0).is_err() {
+        return false;
+    }
     let Some(state) = STATES.get_ptr_mut(place) else {
         return false;
     };
-    // SAFETY: integers, for which zero is a valid value; nobody else knows of this place yet.
-    let state = unsafe {
-        core::ptr::write_bytes(state, 0, 1);
-        &mut *state
-    };
+    // SAFETY: as above.
+    let state = unsafe { &mut *state };
     state.tgid = tgid;
     // Waits for its first turn on a CPU.
     state.state = State::Preempted as u32;

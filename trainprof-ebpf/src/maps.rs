@@ -35,6 +35,9 @@ use crate::cpu::Cpu;
 pub static THREADS: HashMap<u32, u32> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
 #[map]
 pub static STATES: Array<ThreadState> = Array::with_max_entries(16_384, 0);
+/// Never written: the zero that a place begins with.
+#[map]
+pub static NO_STATE: Array<ThreadState> = Array::with_max_entries(1, 0);
 /// Places that are free, the longest first: whoever wakes a thread that has just ended may still write to its place.
 #[map]
 pub static FREE_PLACES: Queue<u32> = Queue::with_max_entries(16_384, 0);

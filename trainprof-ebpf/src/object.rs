@@ -446,10 +446,11 @@ extern "C" fn describe_found(mode: u32, tgid: u32) -> u32 {
     out.object.class
 }
 
-/// The class of regular files, or of directories, on a file system.
-#[inline(always)]
-pub fn class_on(fs: u64, directory: bool) -> Class {
-    match fs {
+/// The class of regular files, or of directories, on a file system, by its number.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn class_on(fs: u64, directory: u32) -> u32 {
+    let class = match fs {
         magic::ANON_INODE => Class::Anon,
         magic::PROC
         | magic::SYSFS
@@ -458,8 +459,9 @@ pub fn class_on(fs: u64, directory: bool) -> Class {
         | magic::DEBUGFS
         | magic::TRACEFS
         | magic::BPF => Class::Proc,
-        _ if directory => Class::Directory,
+        _ if directory != 0 => Class::Directory,
         magic::TMPFS | magic::HUGETLBFS => Class::Tmpfs,
         _ => Class::File,
-    }
+    };
+    class as u32
 }

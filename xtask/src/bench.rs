@@ -11,10 +11,17 @@ pub mod stats;
 mod table;
 mod tools;
 mod turns;
+mod twins;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+
+use self::{
+    loads::{Bench, Load},
+    tools::Paths,
+};
+use crate::cmd::root;
 
 /// Options that every benchmark has.
 #[derive(clap::Args)]
@@ -30,19 +37,53 @@ struct Common {
     trainprof: PathBuf,
 }
 
-/// Runs the named benchmark: `overhead`, `turns`, `alloc` or `governor`, each with options of its own (`--help`).
+/// What a benchmark of a job that goes on runs, and where.
+struct Place {
+    paths: Paths,
+    bench: Bench,
+}
+
+impl Place {
+    /// Ready for a job of that kind; an error where something is missing.
+    fn new(common: &Common, load: Load) -> Result<Self> {
+        let folder = root().join("target/bench");
+        let sources = root().join("xtask/bench");
+        let paths = Paths {
+            trainprof: root().join(&common.trainprof),
+            script: PathBuf::new(),
+            scratch: folder.join("scratch"),
+        };
+        if !paths.trainprof.is_file() {
+            bail!(
+                "{} is missing: cargo build --release",
+                paths.trainprof.display()
+            );
+        }
+        std::fs::create_dir_all(&paths.scratch)?;
+        let bench = Bench::prepare(&folder, &sources, common.scale, &[load])?;
+        if let Some(lack) = bench.lack(load) {
+            bail!("{lack}");
+        }
+        Ok(Self { paths, bench })
+    }
+}
+
+/// Runs the named benchmark: `overhead`, `turns`, `twins`, `alloc` or `governor`, each with options of its own (`--help`).
 pub fn run(args: &[String]) -> Result<()> {
     match args.split_first() {
         Some((name, rest)) if name == "overhead" => overhead::run(rest),
         Some((name, rest)) if name == "turns" => turns::run(rest),
+        Some((name, rest)) if name == "twins" => twins::run(rest),
         Some((name, rest)) if name == "alloc" => alloc::run(rest),
         Some((name, rest)) if name == "governor" => governor::run(rest),
         // What a benchmark starts to compare with.
         Some((name, _)) if name == "empty" => empty::hold(),
         Some((name, _)) => {
-            bail!("no benchmark is called {name}; there are: overhead, turns, alloc, governor")
+            bail!(
+                "no benchmark is called {name}; there are: overhead, turns, twins, alloc, governor"
+            )
         }
-        None => bail!("which benchmark? there are: overhead, turns, alloc, governor"),
+        None => bail!("which benchmark? there are: overhead, turns, twins, alloc, governor"),
     }
 }
 

@@ -10,7 +10,7 @@ pub struct Tally {
     pub failed: u32,
     /// Tests that said aloud that they left themselves out; libtest counts them as passed.
     pub skipped: u32,
-    /// Tests that passed at their second try only: timing on a shared machine. They count as passed.
+    /// Tests that passed at a later try only: timing on a shared machine. They count as passed.
     pub repeated: u32,
 }
 

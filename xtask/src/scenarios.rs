@@ -5,7 +5,7 @@ mod catalogue;
 mod data;
 mod freezer;
 mod gain;
-mod group;
+pub mod group;
 mod interrupt;
 mod judge;
 mod param;

@@ -90,7 +90,17 @@ impl Job {
 
     /// Has the work done once; a job that can may do it again.
     pub fn turn(&mut self) -> Result<Work> {
-        self.say("go\n")?;
+        self.go()?;
+        self.done()
+    }
+
+    /// Has the work begin.
+    pub fn go(&mut self) -> Result<()> {
+        self.say("go\n")
+    }
+
+    /// Waits until it is done.
+    pub fn done(&mut self) -> Result<Work> {
         let line = self.line()?;
         let told = line.strip_prefix("done ");
         Work::read(told.with_context(|| format!("the job said {line:?} of its work"))?)

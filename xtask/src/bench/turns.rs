@@ -1,15 +1,15 @@
 //! What watching costs a job that goes on: the same processes do the same work again and again, with a tool in every second
 //! turn. That tells small costs better than runs of their own do, since runs of one program differ by more.
 
-use std::{ffi::OsString, fmt::Write as _, path::PathBuf};
+use std::{ffi::OsString, fmt::Write as _};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Parser;
 
 use super::{
-    Common, chosen,
+    Common, Place, chosen,
     job::{Job, Work},
-    loads::{Bench, Load},
+    loads::Load,
     section,
     stats::Spread,
     table::{host, percent},
@@ -124,24 +124,7 @@ pub fn run(args: &[String]) -> Result<()> {
         Err(error) => error.exit(),
     };
     let kinds = chosen(&options.only, &Kind::ALL, Kind::name)?;
-    let folder = root().join("target/bench");
-    let paths = Paths {
-        trainprof: root().join(&options.common.trainprof),
-        script: PathBuf::new(),
-        scratch: folder.join("scratch"),
-    };
-    if !paths.trainprof.is_file() {
-        bail!(
-            "{} is missing: cargo build --release",
-            paths.trainprof.display()
-        );
-    }
-    std::fs::create_dir_all(&paths.scratch)?;
-    let sources = root().join("xtask/bench");
-    let bench = Bench::prepare(&folder, &sources, options.common.scale, &[Load::Jpeg])?;
-    if let Some(lack) = bench.lack(Load::Jpeg) {
-        bail!("{lack}");
-    }
+    let Place { paths, bench } = Place::new(&options.common, Load::Jpeg)?;
     let mut all = Vec::new();
     for kind in kinds {
         let line = match kind {
@@ -149,7 +132,7 @@ pub fn run(args: &[String]) -> Result<()> {
             Kind::Allocations => {
                 let python = crate::setup::python().context("no Python with torch and numpy")?;
                 let pictures = (PICTURES * options.common.scale).max(64.0) as u64;
-                let script = sources.join("augment.py").into_os_string();
+                let script = root().join("xtask/bench/augment.py").into_os_string();
                 let line: [OsString; 4] = [
                     python.into(),
                     script,

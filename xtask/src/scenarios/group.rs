@@ -79,7 +79,7 @@ impl Priority {
 impl Drop for Priority {
     fn drop(&mut self) {
         // Removing a group ends what is in it: be out of it before.
-        let _ = fs::write(Path::new(ROOT).join(CPU).join("cgroup.procs"), "0");
+        let _ = leave(CPU);
     }
 }
 
@@ -114,6 +114,12 @@ fn remove(dir: &Path) -> Result<()> {
         std::thread::sleep(Duration::from_millis(20));
     }
     bail!("{}", dir.display())
+}
+
+/// Puts this process back where what is in no group is.
+pub fn leave(controller: &str) -> Result<()> {
+    let file = Path::new(ROOT).join(controller).join("cgroup.procs");
+    fs::write(&file, "0").with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Removes the groups that a suite left which was killed.
