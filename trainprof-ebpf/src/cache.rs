@@ -13,7 +13,8 @@ use crate::{
     account::{self, Done},
     follow::running,
     kernel::{
-        current_ids, current_task, fact, fault_number, member, offset, peek, syscall_arg, syscall_nr, user_regs,
+        current_ids, current_task, fact, fault_number, member, offset, peek, syscall_arg,
+        syscall_nr, user_regs,
     },
     maps::syscall,
     object,
