@@ -126,7 +126,7 @@ fn parts(cost: &Cost) -> String {
     if let Some(budget) = cost.budget.filter(|budget| *budget > 0.0) {
         let _ = write!(all, " (budget {:.1} %", budget * 100.0);
         if spent > budget {
-            all.push_str("; the first minute may exceed it");
+            all.push_str("; the start is paid back in the first minutes");
         }
         all.push(')');
     }
