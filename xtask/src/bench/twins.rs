@@ -213,7 +213,7 @@ fn render(rounds: &[Round], args: &[String], options: &Options) -> Result<String
     writeln!(
         text,
         "{}, twice at the same time: each has the same share of the CPUs, and what watches one of them has to do with that one's. \
-        A watch is of {} turns of work; the first of them has trainprof's start in it. Each figure is by how much more the watched one took \
+        A watch is of {} turns of work; it attaches before the first of them, whose CPU time with trainprof's has the start in it. Each figure is by how much more the watched one took \
         than the other, per {}, as the geometric mean of a watch of the one and a watch of the other. Median [least, greatest]; \
         then where the true median lies with 95 % confidence, whatever the distribution. Reproduce with `cargo xtask bench twins{command}`.\n",
         Load::Jpeg.title(),
