@@ -8,7 +8,7 @@ use trainprof_tests::{
     env::{in_vm, left_out_in_vm, root_test},
     report::u64_at,
     text::Text,
-    workload::program,
+    workload::{children, program},
 };
 
 /// Windows in which the job does it, and for how long it waits for them, seconds.
@@ -148,11 +148,54 @@ fn being_killed_around_a_short_window_leaves_no_trap() {
         Moment::Closing,
     ];
     for moment in moments {
-        killed(moment);
+        killed(moment, |watch| watch.signal(libc::SIGKILL));
     }
 }
 
-fn killed(moment: Moment) {
+#[test]
+fn being_killed_by_name_and_group_leaves_no_trap() {
+    let name = "being_killed_by_name_and_group_leaves_no_trap";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a window within seconds") {
+        return;
+    }
+    for _ in 0..4 {
+        killed(Moment::Opening, |watch| {
+            // As `pkill -9 trainprof` and `kill -9 -GROUP` do, one process after the other.
+            let all = descendants(watch.pid());
+            let (name, group) = (comm(watch.pid()), group_of(watch.pid()));
+            assert!(all.len() > 2, "no helper: {all:?}");
+            for pid in all {
+                if comm(pid) == name || group_of(pid) == group {
+                    // SAFETY: kill has no memory preconditions; nobody else's process has that number, since all of these live.
+                    unsafe { libc::kill(pid, libc::SIGKILL) };
+                }
+            }
+        });
+    }
+}
+
+/// A process and all that it made, which made others.
+fn descendants(pid: i32) -> Vec<i32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(pid) = all.get(next) {
+        all.extend(children(*pid));
+        next += 1;
+    }
+    all
+}
+
+fn comm(pid: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
+}
+
+fn group_of(pid: i32) -> i32 {
+    // SAFETY: only asks.
+    unsafe { libc::getpgid(pid) }
+}
+
+fn killed(moment: Moment, kill: impl FnOnce(&Watch)) {
     // What else runs here does not decide how soon it has used enough CPU time for a window.
     let group = Group::new("cpu", "killed");
     group.set_heaviest();
@@ -172,7 +215,7 @@ fn killed(moment: Moment) {
             assert!(closed, "the window stays open");
         }
     }
-    watch.signal(libc::SIGKILL);
+    kill(&watch);
     let ended = watch.wait();
     assert_eq!(ended.code(), 128 + libc::SIGKILL, "{}", ended.stderr);
     // What trainprof left behind ends by itself, and takes its probes with it; none comes after that.

@@ -1,6 +1,8 @@
 //! What is remembered of each CPU: the thread that is on it, threads that were lately, and who had it for longest. One slot of a
 //! map holds all of it, and a switch looks it up once.
 
+use core::{ffi::c_void, hint::black_box};
+
 use trainprof_common::thread::ThreadState;
 
 use crate::{
@@ -32,6 +34,9 @@ pub struct Running {
     /// Where its last system call left the registers; 0: it made none since it came. They lie on the thread's own kernel
     /// stack, so a call with the same ones is the same thread's.
     pub regs: u64,
+    /// Calls of this thread are not counted in the stretch of that number ([`Control::TOUCHED_CALLS`]); 0: they may be. It is
+    /// looked at anew whenever a thread comes onto the CPU.
+    ignored: u64,
 }
 
 /// How many threads are remembered, by the lower bits of their ids; a power of two.
@@ -64,6 +69,20 @@ pub fn this() -> Option<&'static mut Cpu> {
     Some(unsafe { &mut *CPU.get_ptr_mut(0)? })
 }
 
+/// See [`Running::ignores`]. `regs`: what the current call entered the kernel with.
+#[inline(always)]
+pub fn ignores(regs: *const c_void, stretch: u64) -> bool {
+    this().is_some_and(|cpu| cpu.running.ignores(black_box(regs) as u64, stretch))
+}
+
+/// See [`Running::ignore`].
+#[inline(always)]
+pub fn ignore(stretch: u64) {
+    if let Some(cpu) = this() {
+        cpu.running.ignore(stretch);
+    }
+}
+
 impl Cpu {
     /// The state of the thread that is on this CPU, if it is followed. It was looked up when it came.
     #[inline(always)]
@@ -86,6 +105,7 @@ impl Cpu {
         if known.tid == tid && known.stamp == stamp {
             self.running.followed = stamp.0;
             (self.running.tid, self.running.place, self.running.regs) = (tid, known.place, 0);
+            self.running.ignored = 0;
         } else {
             self.running.look_up(tid);
             (known.tid, known.place, known.stamp) = (tid, self.running.place, stamp);
@@ -118,6 +138,19 @@ impl Running {
         self.place = place(tid).map_or(0, |place| place + 1);
         self.tid = tid;
         self.regs = 0;
+        self.ignored = 0;
+    }
+
+    /// Whether it is known, without a look at the thread itself, that a call with these registers is not counted in this stretch.
+    #[inline(always)]
+    pub fn ignores(&self, regs: u64, stretch: u64) -> bool {
+        self.regs == regs && self.ignored == stretch && self.is_current()
+    }
+
+    /// The calls of this thread, which is on this CPU, are not counted in this stretch.
+    #[inline(always)]
+    pub fn ignore(&mut self, stretch: u64) {
+        self.ignored = stretch;
     }
 
     /// The thread `tid` has no place, or not for long.

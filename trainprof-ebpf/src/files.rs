@@ -14,7 +14,7 @@ use trainprof_common::{
 
 use crate::{
     account::{self, Done},
-    emit, fileset,
+    cpu, emit, fileset,
     follow::calling,
     kernel::{current_task, member, offset, syscall_arg, syscall_nr},
     maps::{BREAKS, Break, Control, YIELDS, control, syscall, touched},
@@ -206,12 +206,18 @@ pub fn begun(state: &ThreadState) -> bool {
 /// `sys_exit(regs, ret)`.
 #[btf_tracepoint]
 pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
-    let all = control(Control::CALLS) != 0;
-    if !all && control(Control::TOUCHED_CALLS) == 0 {
-        return 0;
-    }
     let regs: *const c_void = ctx.arg(0);
     let result: i64 = ctx.arg(1);
+    // 0: the calls of all processes are counted.
+    let some = if control(Control::CALLS) != 0 {
+        0
+    } else {
+        let stretch = control(Control::TOUCHED_CALLS);
+        if stretch == 0 || cpu::ignores(regs, stretch) {
+            return 0;
+        }
+        stretch
+    };
     // SAFETY: a typed argument.
     let nr = unsafe { syscall_nr(regs) };
     let Some(info) = syscall(nr) else {
@@ -228,7 +234,8 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
     };
     // SAFETY: written by this thread's own probes alone; the entry outlives this program.
     let state = unsafe { &mut *state };
-    if !all && !touched(state.tgid) {
+    if some != 0 && !touched(state.tgid) {
+        cpu::ignore(some);
         return 0;
     }
     // A file is not told from a pipe: calls on memory alone are what they are.

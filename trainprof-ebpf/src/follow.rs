@@ -49,7 +49,10 @@ pub fn calling(regs: *const c_void) -> Option<(*mut ThreadState, u32)> {
     if known.regs != black_box(regs) as u64 || !known.is_current() {
         // SAFETY: a typed pointer.
         let tid = unsafe { member(current_task(), offset!(task_pid)) };
-        known.look_up(tid);
+        // Who came onto this CPU was looked up then.
+        if known.tid != tid || !known.is_current() {
+            known.look_up(tid);
+        }
         known.regs = black_box(regs) as u64;
     }
     Some((cpu::state_at(known.place)?, known.tid))

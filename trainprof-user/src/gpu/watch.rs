@@ -73,7 +73,7 @@ impl Driver {
             },
             Choice::Library(path) => path.clone(),
         };
-        match Aside::start(&[], Ending::Killed, PATIENCE, |line| {
+        match Aside::start(c"tp-gpu-driver", &[], Ending::Killed, PATIENCE, |line| {
             ask::serve(line, &library)
         }) {
             Ok(aside) => driver.aside = Some(aside),

@@ -5,9 +5,11 @@
 //!
 //! **Who puts uprobes in is never killed by us.** A process with a fatal signal cannot take a breakpoint out of another's code: the kernel's
 //! walk to that page gives up (`__get_user_pages` in mm/gup.c), and the trap stays in the job for ever (`uprobe_unregister_nosync` in
-//! kernel/events/uprobes.c: "failed to unregister, leaking uprobe").
+//! kernel/events/uprobes.c: "failed to unregister, leaking uprobe"). Nor should it be by whoever kills us with our process group or by our
+//! name, as killpg(3), pkill(1) and killall(1) do: it has a session and a name of its own.
 
 use std::{
+    ffi::CStr,
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     panic::AssertUnwindSafe,
@@ -158,8 +160,9 @@ pub struct Aside {
 
 impl Aside {
     /// Starts a process that keeps the line and the descriptors `keep` open, and nothing else of ours, and that does
-    /// `serve`. Must be called while we have one thread.
+    /// `serve`. `name`: what ps(1) shows of it, 15 bytes at most. Must be called while we have one thread.
     pub fn start(
+        name: &CStr,
         keep: &[RawFd],
         ending: Ending,
         patience: Duration,
@@ -178,8 +181,15 @@ impl Aside {
                 kept.extend([libc::STDIN_FILENO, libc::STDOUT_FILENO, libc::STDERR_FILENO]);
                 mute();
                 close_all_but(&mut kept);
-                if ending == Ending::Killed {
-                    end_with(parent);
+                // SAFETY: a string that ends; the kernel copies it.
+                unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+                match ending {
+                    Ending::Killed => end_with(parent),
+                    // It cannot fail: a process that was just forked leads no group.
+                    // SAFETY: no arguments.
+                    Ending::Told => unsafe {
+                        libc::setsid();
+                    },
                 }
                 // A panic must not unwind into what was the parent's.
                 let served = std::panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs)));
@@ -337,7 +347,7 @@ mod tests {
 
         let (mut read, mut written) = io::pipe().expect("a pipe");
         let keep = [written.as_raw_fd()];
-        let aside = Aside::start(&keep, Ending::Told, Duration::ZERO, |line| {
+        let aside = Aside::start(c"tp-told", &keep, Ending::Told, Duration::ZERO, |line| {
             let _ = line.send(&line.is_over());
             while !line.is_over() {
                 std::thread::sleep(Duration::from_millis(1));
@@ -357,14 +367,20 @@ mod tests {
 
     #[test]
     fn the_cpu_time_of_a_process_beside_us_is_told_also_when_it_has_ended() {
-        let mut aside = Aside::start(&[], Ending::Killed, Duration::from_secs(1), |line| {
-            let end = Instant::now() + Duration::from_millis(60);
-            while Instant::now() < end {
-                std::hint::spin_loop();
-            }
-            let _ = line.send(&7_u32);
-            let _ = line.receive::<u32>(Duration::from_secs(10));
-        })
+        let mut aside = Aside::start(
+            c"tp-killed",
+            &[],
+            Ending::Killed,
+            Duration::from_secs(1),
+            |line| {
+                let end = Instant::now() + Duration::from_millis(60);
+                while Instant::now() < end {
+                    std::hint::spin_loop();
+                }
+                let _ = line.send(&7_u32);
+                let _ = line.receive::<u32>(Duration::from_secs(10));
+            },
+        )
         .expect("a process");
         assert!(matches!(
             aside.line.receive::<u32>(Duration::from_secs(10)),

@@ -18,8 +18,8 @@ const JITTER: f64 = 0.25;
 /// Or where nobody's are counted between turns, for an interval: the walk along wake-ups knows whole ones.
 const WHOLE_NS: f64 = 1_000_000_000.0;
 
-/// A call that is not counted while others are costs this part of one that is, as long as that was not measured.
-const UNCOUNTED_CALL: f64 = 0.5;
+/// A call that is not counted while others are costs this part of one that is, or more where that was measured.
+const UNCOUNTED_CALL: f64 = 0.25;
 /// Where calls of some would cost more than this part of what those of all do, none are counted.
 const HARDLY_LESS: f64 = 0.85;
 /// What was measured is forgotten after so many intervals: the job may do something else by then.
@@ -266,7 +266,10 @@ mod tests {
             some_ns: second / 2,
         };
         some.interval(second, 100, 550, half);
-        assert!((some.cost().expect("some") - (0.5 + 0.5 * 0.1)).abs() < 1e-9);
+        assert!(
+            (some.cost().expect("some") - (UNCOUNTED_CALL + (1.0 - UNCOUNTED_CALL) * 0.1)).abs()
+                < 1e-9
+        );
         some.measured(Some(4e7), None, true);
         assert!(some.cost().is_some());
         // Calls that are never counted cost the same in any case; perhaps no longer a minute later.

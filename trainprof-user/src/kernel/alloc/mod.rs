@@ -236,7 +236,7 @@ impl AllocProbes {
         let mut maps = Maps::take(ebpf).ok_or("the eBPF object lacks a map of these probes")?;
         keep.extend(maps.descriptors());
         let serve = |line: &_| serve::serve(ebpf, &mut maps, prepared, line);
-        let aside = Aside::start(&keep, Ending::Told, PATIENCE, serve)
+        let aside = Aside::start(c"tp-windows", &keep, Ending::Told, PATIENCE, serve)
             .map_err(|error| format!("cannot start a process: {error}"))?;
         Ok(Self {
             aside,

@@ -81,7 +81,7 @@ impl CallProbes {
         for name in [ENTRY, RETURN] {
             keep.push(load(ebpf, name)?);
         }
-        let aside = Aside::start(&keep, Ending::Told, PATIENCE, |line| {
+        let aside = Aside::start(c"tp-gpu-calls", &keep, Ending::Told, PATIENCE, |line| {
             serve::serve(ebpf, line)
         })
         .map_err(|error| format!("cannot start a process: {error}"))?;

@@ -4,7 +4,7 @@
 const CALLS_MATTER: f64 = 0.2;
 /// However little room there is, calls are counted for this part of the budget; but not less of the time than the rarest, nor need it be
 /// more than the rare share.
-const CALLS_AT_LEAST: f64 = 0.1;
+const CALLS_AT_LEAST: f64 = 0.05;
 const RAREST_CALLS: f64 = 1.0 / 40.0;
 const RARE_CALLS: f64 = 0.15;
 /// Who has room for so much of the time may have all of it.

@@ -23,8 +23,9 @@ const EACH_ROUND: usize = 32;
 const TURNS: u64 = 10;
 /// Descriptors that are counted one by one, on kernels that do not tell how many there are.
 const MOST_DESCRIPTORS: usize = 4096;
-/// A process's proportional share is read no more often, nanoseconds.
+/// A process's proportional share is read no more often, nanoseconds; nor so that it takes more than one part in so many of the time.
 const PSS_EVERY: u64 = 30 * SECOND;
+const PSS_REST_PER_COST: u64 = 10_000;
 /// The kernel walks all page tables for it: not for processes with more resident bytes than this.
 const PSS_MAX_RESIDENT: u64 = 4 << 30;
 /// A process for which that took longer, in nanoseconds, is not asked again.
@@ -133,7 +134,8 @@ impl Processes {
 /// Reads proportional shares (smaps_rollup, Documentation/filesystems/proc.rst).
 struct Pss {
     pace: Pace,
-    last: BTreeMap<u32, KtimeNs>,
+    /// When each process was asked last, and how long that took, nanoseconds.
+    last: BTreeMap<u32, (KtimeNs, u64)>,
     too_dear: BTreeSet<u32>,
 }
 
@@ -173,7 +175,7 @@ impl Pss {
         let mut out = BTreeMap::new();
         let mut spent = 0;
         for pid in order.iter().take(EACH_ROUND) {
-            let before = self.last.get(pid).is_some_and(|last| *last < at);
+            let before = self.last.get(pid).is_some_and(|(last, _)| *last < at);
             if before && self.may_ask(*pid, resident) && spent < PSS_AT_THE_END {
                 let (bytes, took) = share(*pid);
                 self.note(at, *pid, took);
@@ -185,7 +187,7 @@ impl Pss {
     }
 
     fn note(&mut self, at: KtimeNs, pid: u32, took: u64) {
-        self.last.insert(pid, at);
+        self.last.insert(pid, (at, took));
         if took > PSS_TOO_DEAR {
             self.too_dear.insert(pid);
         }
@@ -197,8 +199,10 @@ impl Pss {
 
     fn whose_turn(&self, at: KtimeNs, order: &[u32], resident: &BTreeMap<u32, u64>) -> Option<u32> {
         order.iter().take(EACH_ROUND).copied().find(|pid| {
-            let due = self.last.get(pid).is_none_or(|t| at.since(*t) >= PSS_EVERY);
-            due && self.may_ask(*pid, resident)
+            let rested = |(last, took): &(KtimeNs, u64)| {
+                at.since(*last) >= PSS_EVERY.max(took.saturating_mul(PSS_REST_PER_COST))
+            };
+            self.last.get(pid).is_none_or(rested) && self.may_ask(*pid, resident)
         })
     }
 }
@@ -329,11 +333,14 @@ mod tests {
         let mut pss = Pss::default();
         let turn = |pss: &Pss, s| pss.whose_turn(at(s), &order, &resident);
         assert_eq!(turn(&pss, 1), Some(2));
-        pss.last.insert(2, at(1));
+        pss.note(at(1), 2, 3_000_000);
         assert_eq!(turn(&pss, 2), Some(3));
         pss.too_dear.insert(3);
         assert_eq!(turn(&pss, 2), None);
         assert_eq!(turn(&pss, 31), Some(2));
+        pss.note(at(31), 2, 7_000_000);
+        assert_eq!(turn(&pss, 100), None, "the kernel walked for 7 ms");
+        assert_eq!(turn(&pss, 101), Some(2));
     }
 
     #[test]
