@@ -140,6 +140,34 @@ fn nothing_is_left_in_the_kernel_after_a_watch() {
 }
 
 #[test]
+fn only_clocks_of_whole_cpus_stay_open() {
+    let Some(_turn) = root_test("only_clocks_of_whole_cpus_stay_open") else {
+        return;
+    };
+    let workload = Workload::start("memcalls", os(&[&"5"]));
+    let watch = Watch::attach(workload.pid(), &[]);
+    let descriptors = format!("/proc/{}/fd", watch.pid());
+    let events = || {
+        let all = std::fs::read_dir(&descriptors).expect("descriptors");
+        let links = all.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        links
+            .filter(|link| link.to_string_lossy().contains("[perf_event]"))
+            .count()
+    };
+    // Two clocks and page faults, of each CPU. One of a thread makes every switch on the host slower while it is open.
+    // SAFETY: no preconditions.
+    let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } as usize;
+    assert!(events() > 3 * cpus, "{} at first", events());
+    let until = Instant::now() + Duration::from_secs(60);
+    while events() > 3 * cpus {
+        assert!(Instant::now() < until, "{} stay open", events());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(events(), 3 * cpus);
+    assert_eq!(watch.stop().code(), 0);
+}
+
+#[test]
 fn signals_end_the_watch_and_not_the_job() {
     let Some(_turn) = root_test("signals_end_the_watch_and_not_the_job") else {
         return;

@@ -232,9 +232,9 @@ pub struct Probes {
     pub fault_period: Option<u32>,
     clocks: Option<Clocks>,
     fault_samples: Option<Sampled>,
-    /// Measures what no clock sample shows; `None`: it cannot be opened.
+    /// Measures what no clock sample shows; `None`: it cannot be opened, or was closed.
     pub fault_edge: Option<FaultEdge>,
-    /// Measures what an interrupt takes; `None`: it cannot be opened.
+    /// Measures what an interrupt takes; `None`: it cannot be opened, or was closed.
     pub interrupt: Option<Interrupt>,
     /// What is not there, and why.
     pub skipped: Vec<Skipped>,

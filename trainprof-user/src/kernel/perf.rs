@@ -13,6 +13,8 @@ use aya_obj::generated::{
 /// Whom an event is of.
 #[derive(Clone, Copy, Debug)]
 pub enum Of {
+    /// While such an event is open, counting or not, each switch of every CPU takes longer (`perf_sched_events` in
+    /// kernel/events/core.c): 65 ns with two of them in a virtual machine on AMD EPYC. It is to be closed soon.
     ThisThread,
     /// Everybody on a CPU.
     Cpu(u32),

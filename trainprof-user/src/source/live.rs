@@ -43,7 +43,7 @@ use super::{
 use crate::{
     env::{EnvError, clock::process_cpu_ns, host::HostFacts, process},
     event::{self, Event},
-    kernel::{KernelError, Limits, Probes, StatsSwitch, touch_slot},
+    kernel::{FaultEdge, KernelError, Limits, Probes, StatsSwitch, touch_slot},
     record::{
         Record,
         fact::{
@@ -119,6 +119,7 @@ pub struct Live {
     /// Sampled page faults so far, and faults that they stand for.
     faults: u32,
     all_faults: u64,
+    edge_is_told: bool,
     beside: Beside,
     out: Vec<Record>,
     /// Process of every live thread that is followed.
@@ -204,6 +205,7 @@ impl Live {
             pages: Pages::default(),
             faults: 0,
             all_faults: 0,
+            edge_is_told: false,
             beside: Beside::new(watch.limits.seed.rotate_left(16)),
             out: Vec::new(),
             alive: BTreeMap::new(),
@@ -446,17 +448,20 @@ impl Live {
         }));
     }
 
-    /// Measures what no clock sample shows of page faults, where these were so many that it matters.
+    /// Measures once what no clock sample shows of page faults, where these were so many that it matters.
     fn fault_edge(&mut self, at: KtimeNs) {
         let watched_ns = at.since(self.begun) as f64;
-        if (self.all_faults as f64) < watched_ns * FAULTS_THAT_MATTER {
+        if self.edge_is_told || (self.all_faults as f64) < watched_ns * FAULTS_THAT_MATTER {
             return;
         }
-        let Some(edge) = &self.probes.fault_edge else {
-            return;
-        };
-        match edge.measure() {
-            Ok(Some(ns)) => self.out.push(Record::FaultEdge { ns }),
+        // Where the one that was opened while we might is closed, the kernel may still allow another (kernel.perf_event_paranoid).
+        let held = self.probes.fault_edge.take();
+        let edge = held.map_or_else(FaultEdge::open, Ok);
+        match edge.and_then(|edge| edge.measure()) {
+            Ok(Some(ns)) => {
+                self.edge_is_told = true;
+                self.out.push(Record::FaultEdge { ns });
+            }
             Ok(None) => tracing::info!("a clock of our own was stopped"),
             Err(error) => tracing::info!(%error, "a clock of our own did not run"),
         }

@@ -10,7 +10,7 @@ use trainprof_common::{loss::Loss, op::Op, thread::ThreadState};
 use super::{Live, SourceError, comm, estimate::Seen};
 use crate::{
     env::frameworks::FrameworkFacts,
-    kernel::{Aggregates, Counted, Interrupt},
+    kernel::{Aggregates, Counted},
     record::{
         Record,
         fact::{Interval, SamplingFact, ThreadSeen},
@@ -22,6 +22,10 @@ use crate::{
     },
     time::KtimeNs,
 };
+
+/// For so many intervals what no clock sample shows of page faults can be measured wherever it can be at all: while its clock is open,
+/// each switch on the host takes longer.
+const EDGE_INTERVALS: u32 = 10;
 
 impl Live {
     /// Lets the probes write into fresh aggregates. After [`crate::kernel::GRACE`] the old ones can be
@@ -79,6 +83,10 @@ impl Live {
         let due = self.mapped.due(self.intervals, &self.leading(), &alive);
         self.frameworks(due);
         self.observe();
+        if self.intervals == EDGE_INTERVALS {
+            self.fault_edge(to);
+            self.probes.fault_edge = None;
+        }
         let slowed = self.slowed_by_counting();
         self.turns.tell(to, &self.touched, slowed, &mut self.out);
         self.beside_programs(&interval);
@@ -115,7 +123,7 @@ impl Live {
     /// What sampling cost in an interval beside the programs, and whether page faults are sampled in the next one.
     fn beside_programs(&mut self, interval: &Interval) {
         if self.beside.interrupt_ns.is_none() && self.intervals > 1 {
-            let measured = self.probes.interrupt.as_ref().map(Interrupt::measure);
+            let measured = self.probes.interrupt.take().map(|clock| clock.measure());
             self.beside.interrupt_ns = Some(measured.and_then(Result::ok).unwrap_or(0.0));
             tracing::debug!(ns = self.beside.interrupt_ns, "what an interrupt takes");
         }
