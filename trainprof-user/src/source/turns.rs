@@ -22,6 +22,8 @@ const WHOLE_NS: f64 = 1_000_000_000.0;
 const UNCOUNTED_CALL: f64 = 0.25;
 /// Where calls of some would cost more than this part of what those of all do, none are counted.
 const HARDLY_LESS: f64 = 0.85;
+/// What was measured is believed from so many windows on: one of 20 ms may fall into a burst of a trainer's calls.
+const BELIEVED_FROM: u32 = 4;
 /// What was measured is forgotten after so many intervals: the job may do something else by then.
 const FORGOTTEN_AFTER: u32 = 60;
 
@@ -32,6 +34,8 @@ pub struct SomeCalls {
     touched: f64,
     /// As a part of what all cost, and how many intervals ago that was measured.
     measured: Option<(f64, u32)>,
+    /// In how many windows.
+    windows: u32,
 }
 
 impl SomeCalls {
@@ -51,10 +55,11 @@ impl SomeCalls {
     pub fn measured(&mut self, all: Option<f64>, some: Option<f64>, new: bool) {
         if let (true, Some(all), Some(some)) = (new, all, some) {
             self.measured = Some((some / all.max(some).max(1.0), 0));
+            self.windows += 1;
         } else if let Some((_, age)) = &mut self.measured {
             *age += 1;
             if *age > FORGOTTEN_AFTER {
-                self.measured = None;
+                (self.measured, self.windows) = (None, 0);
             }
         }
     }
@@ -64,6 +69,7 @@ impl SomeCalls {
         let expected = UNCOUNTED_CALL + (1.0 - UNCOUNTED_CALL) * self.touched;
         let cost = self
             .measured
+            .filter(|_| self.windows >= BELIEVED_FROM)
             .map_or(expected, |(part, _)| part.max(expected));
         (cost <= HARDLY_LESS).then_some(cost)
     }
@@ -273,6 +279,10 @@ mod tests {
         some.measured(Some(4e7), None, true);
         assert!(some.cost().is_some());
         // Calls that are never counted cost the same in any case; perhaps no longer a minute later.
+        for _ in 1..BELIEVED_FROM {
+            some.measured(Some(4e7), Some(3.9e7), true);
+            assert!(some.cost().is_some(), "a burst");
+        }
         some.measured(Some(4e7), Some(3.9e7), true);
         assert_eq!(some.cost(), None);
         for _ in 0..=FORGOTTEN_AFTER {
