@@ -60,20 +60,22 @@ fn steps_of(facts: &Facts, tid: u32, reads: &[u64]) -> Option<Vec<u64>> {
     (even(&ran) && throughout(facts, &times)).then_some(times)
 }
 
-/// The time that a thread had spent on a CPU at each of these times (sorted), but for a constant.
+/// The time that a thread had spent on a CPU at each of these times (sorted), but for a constant. Between single waits it ran, but for
+/// what sums of the interval tell of waits that were not recorded one by one.
 pub(super) fn own_times(facts: &Facts, tid: u32, times: &[u64]) -> Vec<u64> {
     let mut items = facts.items(tid).iter().peekable();
-    let mut away = 0;
+    let (mut own, mut reached) = (0, times.first().copied().unwrap_or(0));
     times
         .iter()
         .map(|at| {
             while let Some(item) = items.next_if(|item| item.to <= *at) {
-                away += item.to - item.from;
+                own += facts.ran(tid, reached, item.from);
+                reached = reached.max(item.to);
             }
-            let inside = items
-                .peek()
-                .map_or(0, |item| at.saturating_sub(item.from.min(*at)));
-            at.saturating_sub(away + inside)
+            let until = items.peek().map_or(*at, |item| item.from.min(*at));
+            own += facts.ran(tid, reached, until);
+            reached = reached.max(until);
+            own
         })
         .collect()
 }

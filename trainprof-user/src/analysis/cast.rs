@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::thread::NR_PREEMPTED;
 
 use super::{
-    facts::{Facts, is_on_purpose},
+    facts::{Facts, interpreters, is_on_purpose},
     locks::{Lock, LockId, lock_of},
     polling::is_polled,
     python::{self, Waits},
@@ -366,14 +366,14 @@ fn hand_overs(
                 continue;
             }
             // Giving a lock back hands no work over.
-            if wait_kind(id) == WaitKind::Futex
-                && lock_of(locks, facts, thread.key.tid, line(&id.object)).is_some()
-            {
+            let tid = thread.key.tid;
+            let at = line(&interpreters(facts.session, tid, &id.object));
+            if wait_kind(id) == WaitKind::Futex && lock_of(locks, facts, tid, at).is_some() {
                 continue;
             }
             let from = facts.pid(id.waker.tid);
             if from.is_some_and(|pid| pid == trainer || workers.contains(&pid)) {
-                let handed: &mut Handed = out.entry((id.waker.tid, thread.key.tid)).or_default();
+                let handed: &mut Handed = out.entry((id.waker.tid, tid)).or_default();
                 handed.count += total.count;
                 handed.ns += total.wait_ns;
             }

@@ -13,6 +13,9 @@ use crate::{
     session::{Segment, Session, Thread, history::Residual},
 };
 
+/// Waits are recorded one by one again, or no more, so long (ns) after an interval began at the latest.
+const CHANGES_WITHIN_NS: u64 = 60_000_000;
+
 /// A call into the GPU's runtime, as an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -166,6 +169,35 @@ impl<'a> Facts<'a> {
             Some(segment) if segment.from.0 <= at => (segment.residuals.get(&tid), segment.from.0),
             _ => (None, at),
         }
+    }
+
+    /// Nanoseconds that a thread ran between two times in which no single wait was recorded: all of it, but for its part of the waits
+    /// that only the sums of an interval tell.
+    pub fn ran(&self, tid: u32, from: u64, to: u64) -> u64 {
+        let part = |at: usize| {
+            let residual = self.segments[at].residuals.get(&tid);
+            let known = residual.filter(|residual| residual.total_ns() > 0);
+            known.map_or(1.0, |sums| sums.run_ns as f64 / sums.total_ns() as f64)
+        };
+        let mut out = 0.0;
+        let mut at = from;
+        while at < to {
+            let next = self.segments.partition_point(|segment| segment.to.0 <= at);
+            let known = self.segments.get(next).map(|segment| segment.from.0);
+            let (end, ran) = match known {
+                Some(known) if known > at => (known, 1.0),
+                None => (to, 1.0),
+                Some(known) if at < known + CHANGES_WITHIN_NS => {
+                    let before = next.checked_sub(1).map_or(1.0, part);
+                    (known + CHANGES_WITHIN_NS, part(next).min(before))
+                }
+                Some(_) => (self.segments[next].to.0, part(next)),
+            };
+            let end = end.min(to);
+            out += (end - at) as f64 * ran;
+            at = end;
+        }
+        out as u64
     }
 
     /// Process of a thread of the job.

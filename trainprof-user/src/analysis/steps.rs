@@ -173,10 +173,36 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
             Some(taken.len()),
         )));
     }
+    if !itself && let Some(whole) = whole_from_helper(facts, cast, scene, &pipes) {
+        return Some(build(facts, Clock::BatchHandOver, whole, None));
+    }
     let one_after_another = cast.makers.len() == 1;
     let whole = one_after_another.then(|| whole_batches(facts, cast, &pipes, &taken));
     let taken = whole.flatten().unwrap_or(taken);
     Some(asked(build(facts, Clock::BatchHandOver, taken, None)))
+}
+
+/// Batches that a helper thread takes in pieces and hands to the step thread, which goes on to work only when it has all of one: when
+/// that one began to wait for the first piece of each. `None` where it works after each.
+fn whole_from_helper(facts: &Facts, cast: &Cast, scene: &Scene, pipes: &[u64]) -> Option<Vec<u64>> {
+    let takes = |tid: u32| {
+        facts.pid(tid) == Some(cast.trainer)
+            && facts.touches(tid).iter().any(|touch| reads(touch, pipes))
+    };
+    let takers: BTreeSet<u32> = facts
+        .touching_threads()
+        .map(|(tid, _)| tid)
+        .filter(|tid| takes(*tid))
+        .collect();
+    let times: Vec<u64> = facts
+        .items(cast.step_tid)
+        .iter()
+        .filter(|item| takers.contains(&item.waker.tid) && item.kind() == WaitKind::Futex)
+        .filter(|item| lock_of(scene.locks, facts, cast.step_tid, line(&item.object)).is_none())
+        .map(|item| item.from)
+        .collect();
+    let firsts = after_work(facts, cast.step_tid, &times)?;
+    Some(filled(facts, cast.step_tid, firsts))
 }
 
 /// Batches that come in pieces from one process, in order: the step thread goes on to work only when it has the last one. Gives

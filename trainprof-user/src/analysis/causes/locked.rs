@@ -1,10 +1,11 @@
 //! Locks: on the way to a piece of time, and held while others waited.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Scene;
 use crate::{
     analysis::{
+        cast::Cast,
         facts::{Facts, is_on_purpose},
         locks::{Lock, LockId},
         python::{self, Waits},
@@ -13,9 +14,12 @@ use crate::{
         timeline::{Item, line},
         walk::{HopKind, Leaf},
     },
-    session::kind::WaitKind,
+    session::kind::{WaitKind, wait_kind},
 };
 use trainprof_common::thread::WakerKind;
+
+/// So much (0–1) of the work of all threads of a lock, done by one of them, leaves nothing that could be done at once.
+const NEARLY_ALL: f64 = 0.85;
 
 impl Scene<'_> {
     /// A lock that others than the step thread's own helpers contend for.
@@ -28,11 +32,12 @@ impl Scene<'_> {
 
     pub(super) fn counts(&self, id: LockId) -> bool {
         self.locks.get(&id).is_some_and(|lock| {
-            lock.asks_again
-                || lock
-                    .threads
-                    .iter()
-                    .any(|tid| self.cast.producers.contains(tid))
+            !self.locks_of_one.contains(&id)
+                && (lock.asks_again
+                    || lock
+                        .threads
+                        .iter()
+                        .any(|tid| self.cast.producers.contains(tid)))
         })
     }
 
@@ -93,6 +98,40 @@ impl Scene<'_> {
             .filter(|(_, share)| *share > 0.0)
             .max_by(|a, b| a.1.total_cmp(&b.1))
     }
+}
+
+/// Locks inside a process of which one producer does nearly all the work: the others pass on what it makes. They wait for the lock while
+/// it makes the next, and without the lock it would make no more of them.
+pub(super) fn locks_of_one(
+    facts: &Facts,
+    cast: &Cast,
+    locks: &BTreeMap<LockId, Lock>,
+) -> BTreeSet<LockId> {
+    let of_one = |lock: &Lock| {
+        let works = lock.threads.iter().map(|tid| (tid, work(facts, *tid)));
+        let all: u64 = works.clone().map(|(_, ns)| ns).sum();
+        let most = works.max_by_key(|(_, ns)| *ns);
+        most.is_some_and(|(tid, ns)| {
+            cast.producers.contains(tid) && ns as f64 >= NEARLY_ALL * all as f64
+        })
+    };
+    locks
+        .iter()
+        .filter(|(id, lock)| id.pid != 0 && of_one(lock))
+        .map(|(id, _)| *id)
+        .collect()
+}
+
+/// Nanoseconds for which a thread ran, or waited for files: not for others.
+fn work(facts: &Facts, tid: u32) -> u64 {
+    let Some(thread) = facts.session.thread(tid) else {
+        return 0;
+    };
+    let of_files = thread
+        .waits
+        .iter()
+        .filter(|(id, _)| matches!(wait_kind(id), WaitKind::File | WaitKind::Fault));
+    thread.run_ns + of_files.map(|(_, total)| total.wait_ns).sum::<u64>()
 }
 
 /// When others waited for a lock on a file that a thread then gave back.

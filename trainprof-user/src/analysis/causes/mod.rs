@@ -94,6 +94,8 @@ pub struct Scene<'a> {
     file_faults: FileFaults,
     /// Threads of the trainer that mostly look for work, and the part (0–1) of their running that it is.
     idlers: BTreeMap<u32, f64>,
+    /// Locks that keep nobody from working.
+    locks_of_one: BTreeSet<LockId>,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     taking_in: Vec<(u64, u64)>,
     helpers: Helpers,
@@ -143,6 +145,7 @@ impl<'a> Scene<'a> {
             own_batches,
             churning: on_cpu::churning(facts, &file_faults),
             file_faults,
+            locks_of_one: locked::locks_of_one(facts, cast, locks),
             lock_waits: locked::waits(facts, locks, |item| (item.from, item.woken)),
             lock_turns: locked::waits(facts, locks, |item| (item.from, item.to)),
             handed_on: locked::handed_on(facts, locks),

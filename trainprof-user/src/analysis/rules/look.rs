@@ -347,6 +347,18 @@ impl Look<'_> {
         }
     }
 
+    /// Whether a worker runs a program of its own, that it was made for, and not the trainer's.
+    pub fn is_other_program(&self, worker: u32) -> bool {
+        let program = |pid: u32| {
+            let facts = self.session.processes.get(&pid)?.seen.facts.as_ref()?;
+            facts.exe.as_deref()
+        };
+        match (program(self.trainer.cast.trainer), program(worker)) {
+            (Some(trainers), Some(own)) => trainers != own,
+            _ => false,
+        }
+    }
+
     /// CPUs of the host that nobody used, on average; fewer where the job has a quota.
     pub fn free_cpus(&self) -> f64 {
         let terms = &self.trainer.terms;

@@ -89,7 +89,15 @@ pub(super) fn rule(look: &Look) -> Answer {
     let faster = 1.0 / (1.0 - waits).max(busy * parallel / more);
     let effect = look.about(faster.max(1.0));
     let threads = trainer.cast.workers.is_empty();
-    let who = if threads { "loader thread" } else { "worker" };
+    let makers = &trainer.cast.makers;
+    let programs = !threads && makers.iter().all(|pid| look.is_other_program(*pid));
+    let (who, several) = if threads {
+        ("loader thread", "loader threads")
+    } else if programs {
+        ("program that it reads from", "programs that it reads from")
+    } else {
+        ("worker", "workers")
+    };
     Answer::Found(Finding {
         kind: "too-few-workers",
         share: Some(waits),
@@ -105,7 +113,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             if one {
                 format!("the only {who} is")
             } else {
-                format!("the {parallel:.0} {who}s are")
+                format!("the {parallel:.0} {several} are")
             },
             words::percent(busy),
             if one { "it" } else { "them" },
@@ -113,6 +121,10 @@ pub(super) fn rule(look: &Look) -> Answer {
         advice: if threads {
             format!(
                 "have about {more:.0} threads load instead of {parallel:.0}, or as many requests in flight (about {wanted:.1} would keep up with the trainer): {effect}"
+            )
+        } else if programs {
+            format!(
+                "run about {more:.0} of these at a time instead of {parallel:.0}, as workers that each run their own do (about {wanted:.1} would keep up with the trainer): {effect}"
             )
         } else {
             format!(

@@ -10,7 +10,12 @@ const GENERATIONS: f64 = 2.0;
 
 pub(super) fn rule(look: &Look) -> Answer {
     let session = look.session;
-    let workers = &look.trainer.cast.makers;
+    // A program that is run for each file ends with it.
+    let makers = look.trainer.cast.makers.iter();
+    let workers: Vec<u32> = makers
+        .copied()
+        .filter(|pid| !look.is_other_program(*pid))
+        .collect();
     if workers.is_empty() {
         return Answer::Clear;
     }

@@ -6,7 +6,7 @@ use trainprof_common::{
 };
 
 use super::{
-    stories::{TRAINER, close, job, share, sums_up, trainer},
+    stories::{TRAINER, bottleneck, close, feeder, feeds, job, share, stall, sums_up, trainer},
     tale::{By, FUTEX, On, POLL, READ, SLEEP, Tale},
 };
 use crate::{
@@ -108,6 +108,47 @@ fn a_cpu_that_is_waited_for_is_not_the_lock_that_both_use() {
     assert!(lock < 0.2, "{lock}");
     let input = share(&trainer, Kind::InputCpu);
     assert!(input > 0.6, "{input}");
+}
+
+#[test]
+fn a_feeder_that_waits_while_the_next_batch_is_made_is_held_up_by_no_lock() {
+    // One worker makes a batch in 40 ms and never waits. Its feeder needs the interpreter's lock three times to hand one over, and gets
+    // it each time when the worker asks for something: 30 ms later.
+    let mut tale = job(1);
+    let gil = 0x7000;
+    tale.interpreter(201, gil, 0x1000);
+    for step in 0..200 {
+        let begin = f64::from(step) * 40.0;
+        feeds(&mut tale, 201, begin - 9.8, begin);
+        for turn in 0..3 {
+            let from = begin + 0.2 + f64::from(turn) * 10.0;
+            let by = By::Thread(201);
+            tale.wait(
+                feeder(201),
+                from,
+                from + 5.0,
+                FUTEX,
+                On::Futex(gil),
+                By::Interrupt,
+            )
+            .wait(
+                feeder(201),
+                from + 5.0,
+                from + 9.8,
+                FUTEX,
+                On::Futex(gil),
+                by,
+            );
+        }
+        stall(&mut tale, begin - 5.0, begin + 30.1, 201);
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    assert_eq!(bottleneck(&analysis), "input-cpu");
+    let trainer = analysis.trainer.expect("a trainer");
+    sums_up(&trainer);
+    assert!(share(&trainer, Kind::Serialization) < 0.05);
+    assert!(share(&trainer, Kind::InputCpu) > 0.8);
+    assert!(trainer.bound(Kind::InputCpu) > 4.0);
 }
 
 #[test]
@@ -356,6 +397,39 @@ fn what_only_shares_the_interpreters_lock_is_needed_by_no_step() {
     );
     let tied = crowded_interpreter(true);
     assert!(tied.terms.cpu_apart < 0.01 * tied.wall, "{:?}", tied.terms);
+}
+
+#[test]
+fn a_thread_that_hands_on_nothing_but_the_interpreters_lock_makes_no_batches() {
+    // It sleeps for 7 ms of each 10 and computes in Python for 3, for which the trainer waits on a futex inside the interpreter.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, 101)
+        .interpreter(TRAINER, 0x7000, 0x1000);
+    let gil = On::Futex(0x71b0);
+    for turn in 0..800_u32 {
+        let begin = f64::from(turn) * 10.0;
+        // Mostly the trainer lets the lock go just then.
+        let waits = if turn % 20 == 0 { 2.0 } else { 0.0 };
+        let woken = begin + 7.0 - waits;
+        tale.wait(101, begin, woken, SLEEP, On::Nothing, By::Interrupt)
+            .wait(
+                TRAINER,
+                begin + 7.0,
+                begin + 9.9,
+                FUTEX,
+                gil,
+                By::Thread(101),
+            );
+        if waits > 0.0 {
+            tale.wait(101, woken, begin + 7.0, FUTEX, gil, By::Thread(TRAINER));
+        }
+    }
+    let trainer = trainer(&tale, 8000.0);
+    assert!(trainer.cast.loader_threads.is_empty(), "{:?}", trainer.cast);
+    close(share(&trainer, Kind::Serialization), 0.29, "the lock");
+    let bound = trainer.bound(Kind::Serialization);
+    assert!((1.35..1.5).contains(&bound), "{bound}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use trainprof_common::{
 };
 
 use crate::{
+    env::process::ProcessFacts,
     record::{
         Record,
         fact::{
@@ -63,6 +64,7 @@ pub struct Tale {
     processes: Vec<ProcessSeen>,
     filesets: Vec<FilesetFact>,
     waits: Vec<WaitFact>,
+    summed: Vec<(u64, u64)>,
     touches: Vec<TouchFact>,
     ops: Vec<(u64, OpSum)>,
     outsiders: Vec<Record>,
@@ -90,6 +92,19 @@ impl Tale {
             frameworks: None,
         });
         self.thread(pid, pid)
+    }
+
+    /// The program that a process runs.
+    pub fn program(&mut self, pid: u32, exe: &str) -> &mut Self {
+        let facts = serde_json::json!({
+            "pid": pid, "start_time_ticks": 1, "ppid": 1, "uid": 0, "comm": "c", "command": [exe], "exe": exe, "cwd": null,
+            "started_unix": null, "threads": 1, "nspid": null, "cgroup": null
+        });
+        let facts: ProcessFacts = serde_json::from_value(facts).expect("facts of a process");
+        for process in self.processes.iter_mut().filter(|seen| seen.pid == pid) {
+            process.facts = Some(facts.clone());
+        }
+        self
     }
 
     /// A library that a process has loaded.
@@ -206,6 +221,12 @@ impl Tale {
             pid,
             stack: number,
         }));
+        self
+    }
+
+    /// Waits that begin between these times are told by the sums of their interval alone.
+    pub fn summed(&mut self, from: f64, to: f64) -> &mut Self {
+        self.summed.push((at(from), at(to)));
         self
     }
 
@@ -435,7 +456,16 @@ impl Tale {
                 done > from && done <= to
             };
             let here: Vec<WaitFact> = waits.iter().filter(ends_here).copied().collect();
-            out.extend(here.iter().copied().map(Record::Wait));
+            let summed = |w: &&WaitFact| {
+                let mut ranges = self.summed.iter();
+                ranges.any(|(from, to)| (*from..*to).contains(&w.from.0))
+            };
+            out.extend(
+                here.iter()
+                    .filter(|w| !summed(w))
+                    .copied()
+                    .map(Record::Wait),
+            );
             out.extend(
                 self.touches
                     .iter()
@@ -494,24 +524,26 @@ impl Tale {
 }
 
 fn sums(waits: &[WaitFact]) -> Vec<WaitSum> {
-    waits
-        .iter()
-        .filter(|w| w.nr != NR_PREEMPTED)
-        .map(|w| {
-            let id = crate::session::WaitId::of_single(w);
-            WaitSum {
-                tid: w.tid,
-                nr: w.nr,
-                object: id.object,
-                waker: w.waker,
-                count: 1,
-                wait_ns: w.wait_ns,
-                runnable_ns: w.runnable_ns,
-                iowait_ns: 0,
-                max_ns: w.wait_ns,
-            }
-        })
-        .collect()
+    let mut out = BTreeMap::new();
+    for w in waits.iter().filter(|w| w.nr != NR_PREEMPTED) {
+        let id = crate::session::WaitId::of_single(w);
+        let sum = out.entry((w.tid, id)).or_insert(WaitSum {
+            tid: w.tid,
+            nr: w.nr,
+            object: id.object,
+            waker: w.waker,
+            count: 0,
+            wait_ns: 0,
+            runnable_ns: 0,
+            iowait_ns: 0,
+            max_ns: 0,
+        });
+        sum.count += 1;
+        sum.wait_ns += w.wait_ns;
+        sum.runnable_ns += w.runnable_ns;
+        sum.max_ns = sum.max_ns.max(w.wait_ns);
+    }
+    out.into_values().collect()
 }
 
 fn host() -> crate::env::host::HostFacts {

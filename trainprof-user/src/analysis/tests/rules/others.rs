@@ -8,11 +8,14 @@ use super::{
     is,
 };
 use crate::{
-    analysis::tests::{
-        stories::{TRAINER, feeder, job, stall},
-        tails::{INTERPRETER, MODEL, tailed},
-        tale::{By, On, RECV, Tale},
-        verdicts::{decode_bound, late},
+    analysis::{
+        analyse,
+        tests::{
+            stories::{TRAINER, feeder, job, stall},
+            tails::{INTERPRETER, MODEL, tailed},
+            tale::{By, On, RECV, Tale},
+            verdicts::{decode_bound, late},
+        },
     },
     session::Session,
 };
@@ -73,13 +76,32 @@ pub(super) fn stories() -> [Story; 4] {
 
 /// So many sets of two workers, each of which takes the trainer half a second to make and lasts for 20 steps of 200 ms.
 fn made_anew(sets: u32) -> Session {
+    let (tale, now) = sets_of_two(sets, "/usr/bin/python3.11");
+    tale.session(now)
+}
+
+#[test]
+fn programs_that_end_with_their_file_are_no_workers_to_be_kept() {
+    let found = |program: &str| {
+        let (tale, now) = sets_of_two(4, program);
+        let findings = analyse(&tale.session(now)).findings;
+        findings.iter().any(|found| found.kind == "worker-respawn")
+    };
+    assert!(found("/usr/bin/python3.11"));
+    assert!(!found("/usr/bin/xz"));
+}
+
+fn sets_of_two(sets: u32, program: &str) -> (Tale, f64) {
     let mut tale = job(0);
+    tale.program(TRAINER, "/usr/bin/python3.11");
     let mut now = 0.0;
     for set in 0..sets {
         let born = now + 1.0;
         let workers = [1, 2].map(|n| 300 + 10 * set + n);
         for pid in workers {
-            tale.process(pid, TRAINER).thread(pid, feeder(pid));
+            tale.process(pid, TRAINER)
+                .thread(pid, feeder(pid))
+                .program(pid, program);
         }
         now += 500.0;
         for n in 0..20 {
@@ -90,7 +112,7 @@ fn made_anew(sets: u32) -> Session {
             tale.lived(pid, born, now - 20.0);
         }
     }
-    tale.session(now)
+    (tale, now)
 }
 
 fn without_beginning(mut session: Session) -> Session {
