@@ -23,8 +23,9 @@ const PIECE_BYTES: u64 = 4096;
 /// (`multiprocessing.connection`: 4 or 12).
 const LENGTH_BYTES: u64 = 16;
 
-/// So many lengths are no accident: messages are told by them.
+/// So many lengths are no accident: messages are told by them. Of messages that are not large, each has one in so many reads at most.
 const LENGTHS: usize = 3;
+const MOST_READS: usize = 3;
 
 /// Messages that some threads took from pipes, by pipe.
 pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<u64>> {
@@ -93,7 +94,8 @@ fn messages(reads: &[Read]) -> Vec<u64> {
     let pieces = reads.iter().filter(|read| is_piece(read.bytes)).count();
     // A reader with a buffer of its own finds lengths in that.
     let lengths = reads.iter().filter(|read| read.bytes <= LENGTH_BYTES);
-    let told = lengths.count() >= LENGTHS;
+    let lengths = lengths.count();
+    let told = lengths >= LENGTHS;
     let mut out = Vec::new();
     if pieces * 2 > reads.len() {
         // Not every read is noted: where a message's length comes before it, that tells its beginning, else its first piece.
@@ -112,9 +114,12 @@ fn messages(reads: &[Read]) -> Vec<u64> {
         }
         return out;
     }
+    // Where most messages have one, what is not a length belongs to the one before.
+    let all_told = told && lengths * MOST_READS >= reads.len();
     let mut before = None;
     for read in reads {
-        if before.is_none_or(|before| read.at - before > ONE_MESSAGE_NS) {
+        let begins = !all_told || before.is_none() || read.bytes <= LENGTH_BYTES;
+        if begins && before.is_none_or(|before| read.at - before > ONE_MESSAGE_NS) {
             out.push(read.at);
         }
         before = Some(read.at);
@@ -237,6 +242,22 @@ mod tests {
             }
         }
         assert_eq!(messages(&waited(&reads)).len(), 60);
+    }
+
+    #[test]
+    fn what_comes_late_after_its_length_is_of_the_same_message() {
+        // A length and one piece each, which comes half a millisecond later in one of five; one in ten ends with another one.
+        let mut reads = Vec::new();
+        for message in 0..50_u64 {
+            let at = message * 30 * MS;
+            let late = if message % 5 == 0 { MS / 2 } else { MS / 10 };
+            reads.push((at, 4));
+            reads.push((at + late, 65_536 - message));
+            if message % 10 == 3 {
+                reads.push((at + late + MS, 20_000));
+            }
+        }
+        assert_eq!(messages(&waited(&reads)).len(), 50);
     }
 
     #[test]

@@ -22,9 +22,10 @@ use super::{
     helpers::{Helpers, Task},
     kind::Kind,
     locks::{Lock, LockId},
+    messages::hand_overs,
     phases,
     python::Python,
-    spans::{share_inside, without},
+    spans::{share_inside, union, without},
     spinning::idlers,
     taking_in::taking_in,
     throttle::Throttled,
@@ -357,13 +358,28 @@ impl<'a> Scene<'a> {
 /// does so.
 fn takes_in(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>) -> Vec<(u64, u64)> {
     let found = taking_in(facts, cast, locks);
-    let told = Python::new(facts).input(cast.step_tid, TAKES);
+    let python = Python::new(facts);
+    let told = python.input(cast.step_tid, TAKES);
+    let prepared = python.prepares(cast.step_tid, TAKES, &taken(facts, cast));
+    let told = union([told, prepared].concat());
     let part = |spans: &[(u64, u64)]| share_inside(&facts.spans, spans);
     if part(&told) > MORE * part(&found) {
         told
     } else {
         found
     }
+}
+
+/// When a step thread with producers took batches: read their messages, or was handed them.
+fn taken(facts: &Facts, cast: &Cast) -> Vec<u64> {
+    let messages = hand_overs(facts, |tid| tid == cast.step_tid);
+    let mut out: Vec<u64> = messages.into_values().flatten().collect();
+    if out.is_empty() {
+        let fed = facts.items(cast.step_tid).iter();
+        out.extend(fed.filter(|item| cast.fed(item)).map(|item| item.woken));
+    }
+    out.sort_unstable();
+    out
 }
 
 /// What a step thread without producers does for its batches.

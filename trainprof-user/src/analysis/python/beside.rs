@@ -1,6 +1,6 @@
 //! Functions of the job's own under which its framework never computes: no model, and it is not known what for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ALWAYS, Mark, Python};
 use crate::analysis::alternation::of_framework;
@@ -12,6 +12,12 @@ const NEAR_NS: u64 = 2_500_000;
 /// Stacks and clock samples that tell what a function does, and the part of the latter that its framework may have at most.
 const MIN_ASIDE: usize = 10;
 const MOST_COMPUTING: f64 = 0.3;
+
+/// Samples that tell what a function does with a batch, the part of them that its framework may have, and the chance (0–1) that
+/// computing comes later in its turn than the function: a half if neither came first.
+const MIN_PREPARING: usize = 20;
+const MOST_PREPARING: f64 = 0.6;
+const BEFORE: f64 = 0.7;
 
 /// What was seen of a function of the job's own.
 #[derive(Default)]
@@ -25,11 +31,11 @@ struct Aside {
 }
 
 impl Aside {
-    fn is_no_model(&self) -> bool {
+    fn is_no_model(&self, most: f64) -> bool {
         self.samples >= MIN_ASIDE
             && self.computed == 0
             && self.near >= MIN_ASIDE
-            && self.near_computing as f64 <= MOST_COMPUTING * self.near as f64
+            && self.near_computing as f64 <= most * self.near as f64
     }
 }
 
@@ -38,6 +44,57 @@ impl Python<'_> {
     /// stacks nor by clock samples at about the same times: what they do is no model, and it is not known what it is for. Empty as
     /// `input` is.
     pub fn beside(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
+        let functions = self.asides(pid, &self.running(pid), MOST_COMPUTING);
+        self.stretches_under(pid, least, &functions)
+    }
+
+    /// The same, in such functions as run before the framework computes in a turn, and not after it: they prepare the batch that
+    /// was taken, which may take some of the framework too. `taken` (sorted): when turns began.
+    pub fn prepares(&self, pid: u32, least: f64, taken: &[u64]) -> Vec<(u64, u64)> {
+        let running = self.running(pid);
+        let session = self.facts.session;
+        let since_taken = |at: u64| {
+            let before = taken.partition_point(|from| *from <= at).checked_sub(1)?;
+            Some(at - taken[before])
+        };
+        let clock = self.facts.samples(pid).iter();
+        let mut computing: Vec<u64> = clock
+            .filter(|sample| of_framework(session, sample.place))
+            .filter_map(|sample| since_taken(sample.at.0))
+            .collect();
+        computing.sort_unstable();
+        let mut later = BTreeMap::<u32, Vec<f64>>::new();
+        let asides = self.asides(pid, &running, MOST_PREPARING);
+        for (at, stack) in &running {
+            let functions = session.python.stacks.get(stack).into_iter().flatten();
+            let Some(since) = since_taken(*at) else {
+                continue;
+            };
+            let before = computing.partition_point(|other| *other <= since);
+            let part = (computing.len() - before) as f64 / computing.len().max(1) as f64;
+            for function in functions.filter(|function| asides.contains(function)) {
+                later.entry(*function).or_default().push(part);
+            }
+        }
+        later.retain(|_, parts| {
+            let mean = parts.iter().sum::<f64>() / parts.len() as f64;
+            parts.len() >= MIN_PREPARING && mean >= BEFORE
+        });
+        self.stretches_under(pid, least, &later.into_keys().collect())
+    }
+
+    /// Stretches in any of these functions.
+    fn stretches_under(&self, pid: u32, least: f64, functions: &BTreeSet<u32>) -> Vec<(u64, u64)> {
+        let is_aside = |stack: u32| {
+            let stack = self.facts.session.python.stacks.get(&stack);
+            stack.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
+        };
+        self.stretches(pid, least, is_aside)
+    }
+
+    /// Functions of the job's own under which its framework never computes by these stacks, and for no more than this part of the
+    /// time by clock samples.
+    fn asides(&self, pid: u32, running: &[(u64, u32)], most: f64) -> BTreeSet<u32> {
         let session = self.facts.session;
         let trains = session
             .processes
@@ -48,11 +105,10 @@ impl Python<'_> {
         let computes = |place: u32| of_framework(session, place);
         let seen = clock.iter().filter(|sample| computes(sample.place)).count();
         if !trains || (seen as f64) < LEAST_MODEL * clock.len() as f64 || seen == 0 {
-            return Vec::new();
+            return BTreeSet::new();
         }
-        let running = self.running(pid);
         let mut functions = BTreeMap::<u32, Aside>::new();
-        for (at, stack) in &running {
+        for (at, stack) in running {
             let (Some(marks), Some(stack)) =
                 (self.marks.get(stack), session.python.stacks.get(stack))
             else {
@@ -78,11 +134,7 @@ impl Python<'_> {
             }
         }
         let always = ALWAYS * running.len() as f64;
-        functions.retain(|_, aside| aside.is_no_model() && (aside.samples as f64) <= always);
-        let is_aside = |stack: u32| {
-            let stack = session.python.stacks.get(&stack);
-            stack.is_some_and(|stack| stack.iter().any(|f| functions.contains_key(f)))
-        };
-        self.stretches(pid, least, is_aside)
+        functions.retain(|_, aside| aside.is_no_model(most) && (aside.samples as f64) <= always);
+        functions.into_keys().collect()
     }
 }

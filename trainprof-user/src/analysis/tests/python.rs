@@ -1,7 +1,9 @@
 //! What stacks of Python code tell of a trainer without workers, and waits for the interpreter's lock.
 
+use trainprof_common::op::{Class, Op};
+
 use super::{
-    stories::{TRAINER, close, share, sums_up, trainer},
+    stories::{TRAINER, close, job, share, stall, sums_up, trainer},
     tale::{By, FUTEX, On, SLEEP, Tale},
 };
 use crate::{
@@ -294,4 +296,36 @@ fn a_function_under_which_no_framework_computes_is_not_the_model() {
     // Without a framework it may be the model.
     let alone = with("numpy", "_multiarray_umath.so");
     close(share(&alone, Kind::Compute), 1.0, "computing");
+}
+
+#[test]
+fn what_is_done_with_a_batch_before_the_model_has_it_is_input() {
+    // A worker is always ahead. The trainer's 100 ms: 40 in `pad`, and 60 in the model, in this order or the other one.
+    let in_order = |pad: u32, model: u32| {
+        let mut tale = job(1);
+        tale.function(1, SCRIPT, "<module>")
+            .function(3, MODULE, "Module._call_impl")
+            .function(4, SCRIPT, "pad")
+            .library(TRAINER, "torch")
+            .place(1, "python3.11", PlaceClass::Python)
+            .place(2, "libtorch_cpu.so", PlaceClass::Other)
+            .stack(1, &[4, 1], TRAINER, times(pad, 2))
+            .stack(2, &[3, 1], TRAINER, times(model, 3));
+        for when in times(pad, 2) {
+            tale.sample(TRAINER, when + 1.0, 1);
+        }
+        for when in times(model, 3) {
+            tale.sample(TRAINER, when + 1.0, 2);
+        }
+        for step in 0..80 {
+            let begin = f64::from(step) * 100.0;
+            stall(&mut tale, begin, begin + 0.5, 201);
+            tale.touch(TRAINER, begin + 0.6, Op::Write, Class::Pipe, 78, 60);
+        }
+        trainer(&tale, 8000.0)
+    };
+    let before = in_order(0, 2);
+    close(share(&before, Kind::InputCpu), 0.4, "before the model");
+    let after = in_order(3, 0);
+    close(share(&after, Kind::InputCpu), 0.0, "after it");
 }
