@@ -23,9 +23,9 @@ const PIECE_BYTES: u64 = 4096;
 /// (`multiprocessing.connection`: 4 or 12).
 const LENGTH_BYTES: u64 = 16;
 
-/// So many lengths are no accident: messages are told by them. Of messages that are not large, each has one in so many reads at most.
+/// So many lengths are no accident: messages are told by them. Of messages that are not large, so many (0–1) begin with one.
 const LENGTHS: usize = 3;
-const MOST_READS: usize = 3;
+const MOSTLY_TOLD: f64 = 0.75;
 
 /// Messages that some threads took from pipes, by pipe.
 pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<u64>> {
@@ -94,8 +94,7 @@ fn messages(reads: &[Read]) -> Vec<u64> {
     let pieces = reads.iter().filter(|read| is_piece(read.bytes)).count();
     // A reader with a buffer of its own finds lengths in that.
     let lengths = reads.iter().filter(|read| read.bytes <= LENGTH_BYTES);
-    let lengths = lengths.count();
-    let told = lengths >= LENGTHS;
+    let told = lengths.count() >= LENGTHS;
     let mut out = Vec::new();
     if pieces * 2 > reads.len() {
         // Not every read is noted: where a message's length comes before it, that tells its beginning, else its first piece.
@@ -114,15 +113,20 @@ fn messages(reads: &[Read]) -> Vec<u64> {
         }
         return out;
     }
-    // Where most messages have one, what is not a length belongs to the one before.
-    let all_told = told && lengths * MOST_READS >= reads.len();
+    let mut lengths = Vec::new();
     let mut before = None;
     for read in reads {
-        let begins = !all_told || before.is_none() || read.bytes <= LENGTH_BYTES;
-        if begins && before.is_none_or(|before| read.at - before > ONE_MESSAGE_NS) {
+        if before.is_none_or(|before| read.at - before > ONE_MESSAGE_NS) {
             out.push(read.at);
+            if read.bytes <= LENGTH_BYTES {
+                lengths.push(read.at);
+            }
         }
         before = Some(read.at);
+    }
+    // Where most begin with one, what does not belongs to the one before, and came late.
+    if told && lengths.len() as f64 >= MOSTLY_TOLD * out.len() as f64 {
+        return lengths;
     }
     out
 }

@@ -11,8 +11,9 @@ const WHOLE: f64 = 0.25;
 const LONGER: f64 = 0.5;
 const MOSTLY: f64 = 0.9;
 const MOSTLY_OF_LONG: f64 = 0.7;
-/// Turns that stand for several, as a part (0–1) of all, from which on they are no chance.
+/// Turns that stand for several, as a part (0–1) of all and in number, from which on they are no chance.
 const SEVERAL: f64 = 0.05;
+const LEAST_SEVERAL: usize = 5;
 /// A thread that runs for less than this in a turn is not told by it, ns.
 const LEAST_NS: u64 = 1_000_000;
 
@@ -60,7 +61,8 @@ fn multiples_of(single: u64, ran: &[u64]) -> Option<Vec<u64>> {
         whole.count() as f64 / those().count().max(1) as f64
     };
     let several = ran.iter().filter(|ran| turns(**ran) >= 2.0 - WHOLE);
-    let enough = several.count() as f64 >= SEVERAL * ran.len() as f64;
+    let several = several.count();
+    let enough = several >= LEAST_SEVERAL && several as f64 >= SEVERAL * ran.len() as f64;
     let whole = part_whole(0.0) >= MOSTLY && part_whole(1.0 + LONGER) >= MOSTLY_OF_LONG;
     (enough && whole).then(|| {
         ran.iter()
@@ -74,12 +76,13 @@ fn having_run(facts: &Facts, tid: u32, from: u64, ns: u64) -> u64 {
     let items = facts.items(tid);
     let (mut at, mut left) = (from, ns);
     for item in &items[items.partition_point(|item| item.to <= from)..] {
-        let ran = item.from.saturating_sub(at);
+        let ran = facts.ran(tid, at, item.from);
         if left <= ran {
-            break;
+            let part = left as f64 / ran.max(1) as f64;
+            return at + (part * item.from.saturating_sub(at) as f64) as u64;
         }
         left -= ran;
-        at = item.to;
+        at = at.max(item.to);
     }
     at + left
 }

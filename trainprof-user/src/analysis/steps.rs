@@ -55,6 +55,10 @@ const POLLS: f64 = 0.4;
 const ONE_KIND: f64 = 0.75;
 /// Part (0–1) of the watch that batches which the step thread makes itself must cover.
 const ALL_THROUGH: f64 = 0.5;
+/// Pieces for each batch, on average, at least; and the share (0–1) of the batches that are worked on for as long as the usual one, to a
+/// quarter.
+const PIECES: f64 = 1.5;
+const ALIKE: f64 = 0.8;
 /// How far from a whole number of times as many bursts as calls of one kind may be, as a part of it.
 const IN_TURN: f64 = 0.03;
 /// Times and checkpoints whose numbers differ by this part or less are the same.
@@ -173,8 +177,8 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
             Some(taken.len()),
         )));
     }
-    if !itself && let Some(whole) = whole_from_helper(facts, cast, scene, &pipes) {
-        return Some(build(facts, Clock::BatchHandOver, whole, None));
+    if !itself && let Some(whole) = whole_from_helper(facts, cast, scene, &pipes, &taken) {
+        return Some(asked(build(facts, Clock::BatchHandOver, whole, None)));
     }
     let one_after_another = cast.makers.len() == 1;
     let whole = one_after_another.then(|| whole_batches(facts, cast, &pipes, &taken));
@@ -183,8 +187,15 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
 }
 
 /// Batches that a helper thread takes in pieces and hands to the step thread, which goes on to work only when it has all of one: when
-/// that one began to wait for the first piece of each. `None` where it works after each.
-fn whole_from_helper(facts: &Facts, cast: &Cast, scene: &Scene, pipes: &[u64]) -> Option<Vec<u64>> {
+/// that one began to wait for the first piece of each. `None` where it works after each of the pieces `taken`, or not on all batches for
+/// about as long: who is mostly ahead waits now and then.
+fn whole_from_helper(
+    facts: &Facts,
+    cast: &Cast,
+    scene: &Scene,
+    pipes: &[u64],
+    taken: &[u64],
+) -> Option<Vec<u64>> {
     let takes = |tid: u32| {
         facts.pid(tid) == Some(cast.trainer)
             && facts.touches(tid).iter().any(|touch| reads(touch, pipes))
@@ -202,7 +213,17 @@ fn whole_from_helper(facts: &Facts, cast: &Cast, scene: &Scene, pipes: &[u64]) -
         .map(|item| item.from)
         .collect();
     let firsts = after_work(facts, cast.step_tid, &times)?;
-    Some(filled(facts, cast.step_tid, firsts))
+    let whole = filled(facts, cast.step_tid, firsts);
+    let own = own_times(facts, cast.step_tid, &whole);
+    let mut worked: Vec<u64> = own.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    worked.sort_unstable();
+    let usual = *worked.get(worked.len() / 2)?;
+    let alike = worked
+        .iter()
+        .filter(|ns| ns.abs_diff(usual) * 4 <= usual)
+        .count();
+    let in_pieces = taken.len() as f64 >= PIECES * whole.len() as f64;
+    (in_pieces && alike as f64 >= ALIKE * worked.len() as f64).then_some(whole)
 }
 
 /// Batches that come in pieces from one process, in order: the step thread goes on to work only when it has the last one. Gives

@@ -5,10 +5,12 @@ use super::{
     alternation::of_framework,
     cast::Cast,
     facts::Facts,
-    locks::Locks,
+    locks::{Locks, lock_of},
     messages::{hand_overs, requests},
     spans::overlap,
+    timeline::{Item, LINE, line},
 };
+use crate::session::kind::WaitKind;
 
 /// Batches that show a pattern.
 const MIN_BATCHES: usize = 10;
@@ -51,6 +53,28 @@ pub fn taking_in(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<(u64, u64)> {
     {
         return Vec::new();
     }
+    out
+}
+
+/// When a step thread with producers took batches: read their messages, or was handed them.
+pub fn taken(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<u64> {
+    let step_tid = cast.step_tid;
+    let messages = hand_overs(facts, |tid| tid == step_tid);
+    let mut out: Vec<u64> = messages.into_values().flatten().collect();
+    if out.is_empty() {
+        // A thread that gives the interpreter's lock back hands nothing over.
+        let interpreters = facts.session.python.lock_of(cast.trainer);
+        let is_lock = |item: &Item| {
+            let at = line(&item.object);
+            item.kind() == WaitKind::Futex
+                && (interpreters.is_some_and(|address| address >> LINE == at)
+                    || lock_of(locks, facts, step_tid, at).is_some())
+        };
+        let fed = facts.items(step_tid).iter();
+        let fed = fed.filter(|item| cast.fed(item) && !is_lock(item));
+        out.extend(fed.map(|item| item.woken));
+    }
+    out.sort_unstable();
     out
 }
 

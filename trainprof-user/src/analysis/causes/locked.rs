@@ -1,6 +1,6 @@
 //! Locks: on the way to a piece of time, and held while others waited.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::Scene;
 use crate::{
@@ -30,9 +30,17 @@ impl Scene<'_> {
         })
     }
 
+    /// Who does the work of a lock of one on the way.
+    pub(super) fn only_worker(&self, leaf: &Leaf) -> Option<u32> {
+        leaf.hops.iter().find_map(|hop| match hop.how {
+            HopKind::Lock(id) => self.locks_of_one.get(&id).copied(),
+            _ => None,
+        })
+    }
+
     pub(super) fn counts(&self, id: LockId) -> bool {
         self.locks.get(&id).is_some_and(|lock| {
-            !self.locks_of_one.contains(&id)
+            !self.locks_of_one.contains_key(&id)
                 && (lock.asks_again
                     || lock
                         .threads
@@ -100,38 +108,44 @@ impl Scene<'_> {
     }
 }
 
-/// Locks inside a process of which one producer does nearly all the work: the others pass on what it makes. They wait for the lock while
-/// it makes the next, and without the lock it would make no more of them.
+/// Locks between producers inside a process of which one does nearly all the work, and that one: the others pass on what it makes. They
+/// wait for the lock while it makes the next, and without the lock it would make no more of them.
 pub(super) fn locks_of_one(
     facts: &Facts,
     cast: &Cast,
     locks: &BTreeMap<LockId, Lock>,
-) -> BTreeSet<LockId> {
-    let of_one = |lock: &Lock| {
-        let works = lock.threads.iter().map(|tid| (tid, work(facts, *tid)));
+) -> BTreeMap<LockId, u32> {
+    let only = |lock: &Lock| {
+        let works = lock.threads.iter().map(|tid| (*tid, work(facts, *tid)));
         let all: u64 = works.clone().map(|(_, ns)| ns).sum();
-        let most = works.max_by_key(|(_, ns)| *ns);
-        most.is_some_and(|(tid, ns)| {
-            cast.producers.contains(tid) && ns as f64 >= NEARLY_ALL * all as f64
-        })
+        works
+            .max_by_key(|(_, ns)| *ns)
+            .filter(|(tid, ns)| {
+                *ns > 0 && *ns as f64 >= NEARLY_ALL * all as f64 && cast.producers.contains(tid)
+            })
+            .map(|(tid, _)| tid)
     };
     locks
         .iter()
-        .filter(|(id, lock)| id.pid != 0 && of_one(lock))
-        .map(|(id, _)| *id)
+        .filter(|(id, lock)| id.pid != 0 && !lock.threads.contains(&cast.step_tid))
+        .filter_map(|(id, lock)| Some((*id, only(lock)?)))
         .collect()
 }
 
-/// Nanoseconds for which a thread ran, or waited for files: not for others.
+/// Nanoseconds for which a thread ran, or waited for what no thread of the job did.
 fn work(facts: &Facts, tid: u32) -> u64 {
     let Some(thread) = facts.session.thread(tid) else {
         return 0;
     };
-    let of_files = thread
-        .waits
-        .iter()
-        .filter(|(id, _)| matches!(wait_kind(id), WaitKind::File | WaitKind::Fault));
-    thread.run_ns + of_files.map(|(_, total)| total.wait_ns).sum::<u64>()
+    let outside = thread.waits.iter().filter(|(id, _)| {
+        let by_own = is_on_purpose(id.waker.kind) && facts.session.thread(id.waker.tid).is_some();
+        let for_others = matches!(
+            wait_kind(id),
+            WaitKind::Futex | WaitKind::Poll | WaitKind::Pipe
+        );
+        !by_own && !for_others
+    });
+    thread.run_ns + outside.map(|(_, total)| total.wait_ns).sum::<u64>()
 }
 
 /// When others waited for a lock on a file that a thread then gave back.

@@ -22,12 +22,11 @@ use super::{
     helpers::{Helpers, Task},
     kind::Kind,
     locks::{Lock, LockId},
-    messages::hand_overs,
     phases,
     python::Python,
     spans::{share_inside, union, without},
     spinning::idlers,
-    taking_in::taking_in,
+    taking_in::{taken, taking_in},
     throttle::Throttled,
     walk::{HopKind, Leaf, Spent, Walked, What},
 };
@@ -95,8 +94,8 @@ pub struct Scene<'a> {
     file_faults: FileFaults,
     /// Threads of the trainer that mostly look for work, and the part (0–1) of their running that it is.
     idlers: BTreeMap<u32, f64>,
-    /// Locks that keep nobody from working.
-    locks_of_one: BTreeSet<LockId>,
+    /// Locks that keep nobody from working, and whose work is done while others wait for them.
+    locks_of_one: BTreeMap<LockId, u32>,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     taking_in: Vec<(u64, u64)>,
     helpers: Helpers,
@@ -333,7 +332,11 @@ impl<'a> Scene<'a> {
             }
             What::Idle { .. } => out.push((Kind::NotAsked, detail, 1.0)),
             What::Absent { .. } => out.push((Kind::WorkerStart, detail, 1.0)),
-            What::Unknown { .. } => out.push((Kind::Unknown, detail, 1.0)),
+            What::Unknown { .. } => match self.only_worker(leaf) {
+                // After a time-out the lock was free: what it was held for is what its holder does.
+                Some(tid) => self.running(leaf, tid, &spent.windows, out),
+                None => out.push((Kind::Unknown, detail, 1.0)),
+            },
         }
     }
 
@@ -360,26 +363,14 @@ fn takes_in(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>) -> Vec<(
     let found = taking_in(facts, cast, locks);
     let python = Python::new(facts);
     let told = python.input(cast.step_tid, TAKES);
-    let prepared = python.prepares(cast.step_tid, TAKES, &taken(facts, cast));
-    let told = union([told, prepared].concat());
     let part = |spans: &[(u64, u64)]| share_inside(&facts.spans, spans);
-    if part(&told) > MORE * part(&found) {
+    let taking = if part(&told) > MORE * part(&found) {
         told
     } else {
         found
-    }
-}
-
-/// When a step thread with producers took batches: read their messages, or was handed them.
-fn taken(facts: &Facts, cast: &Cast) -> Vec<u64> {
-    let messages = hand_overs(facts, |tid| tid == cast.step_tid);
-    let mut out: Vec<u64> = messages.into_values().flatten().collect();
-    if out.is_empty() {
-        let fed = facts.items(cast.step_tid).iter();
-        out.extend(fed.filter(|item| cast.fed(item)).map(|item| item.woken));
-    }
-    out.sort_unstable();
-    out
+    };
+    let prepared = python.prepares(cast.step_tid, TAKES, &taken(facts, cast, locks));
+    union([taking, prepared].concat())
 }
 
 /// What a step thread without producers does for its batches.

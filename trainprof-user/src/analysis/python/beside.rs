@@ -16,7 +16,7 @@ const MOST_COMPUTING: f64 = 0.3;
 /// Samples that tell what a function does with a batch, the part of them that its framework may have, and the chance (0–1) that
 /// computing comes later in its turn than the function: a half if neither came first.
 const MIN_PREPARING: usize = 20;
-const MOST_PREPARING: f64 = 0.6;
+const MOST_PREPARING: f64 = 0.5;
 const BEFORE: f64 = 0.7;
 
 /// What was seen of a function of the job's own.
@@ -76,9 +76,21 @@ impl Python<'_> {
                 later.entry(*function).or_default().push(part);
             }
         }
-        later.retain(|_, parts| {
+        // What the framework calls is part of the model.
+        let called = |function: &u32| {
+            self.marks.iter().any(|(stack, marks)| {
+                let functions = session
+                    .python
+                    .stacks
+                    .get(stack)
+                    .map_or(&[][..], Vec::as_slice);
+                let depth = functions.iter().position(|other| other == function);
+                depth.is_some_and(|depth| marks[depth + 1..].contains(&Mark::Framework))
+            })
+        };
+        later.retain(|function, parts| {
             let mean = parts.iter().sum::<f64>() / parts.len() as f64;
-            parts.len() >= MIN_PREPARING && mean >= BEFORE
+            parts.len() >= MIN_PREPARING && mean >= BEFORE && !called(function)
         });
         self.stretches_under(pid, least, &later.into_keys().collect())
     }

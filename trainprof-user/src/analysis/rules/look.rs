@@ -351,7 +351,9 @@ impl Look<'_> {
     pub fn is_other_program(&self, worker: u32) -> bool {
         let program = |pid: u32| {
             let facts = self.session.processes.get(&pid)?.seen.facts.as_ref()?;
-            facts.exe.as_deref()
+            let file = facts.exe.as_deref()?;
+            // One that was replaced since (`proc_pid_exe(5)`).
+            Some(file.trim_end_matches(" (deleted)"))
         };
         match (program(self.trainer.cast.trainer), program(worker)) {
             (Some(trainers), Some(own)) => trainers != own,

@@ -739,3 +739,36 @@ fn what_a_helper_thread_takes_in_pieces_is_one_batch_when_the_step_thread_has_th
     let count = steps.spans.len();
     assert!(count.abs_diff(400) <= 4, "{count}");
 }
+
+#[test]
+fn a_step_thread_that_waits_for_a_helper_now_and_then_takes_a_batch_with_each_message() {
+    // It works for 10 ms on each, and waits for the helper before one in eight or so: then for the item, and for the lock beside it.
+    let helper = 101;
+    let mut tale = job(2);
+    tale.thread(TRAINER, helper);
+    for step in 0..400_u32 {
+        let begin = f64::from(step) * 10.0;
+        let worker = 201 + step % 2;
+        feeds(&mut tale, worker, begin - 5.0, begin - 0.6);
+        let by = By::Thread(feeder(worker));
+        tale.wait(
+            helper,
+            begin - 5.0,
+            begin - 0.5,
+            READ,
+            On::Pipe(DATA_PIPE),
+            by,
+        )
+        .touch(helper, begin - 0.5, Op::Read, Class::Pipe, DATA_PIPE, 4);
+        if step % 8 == 0 || step * 7 % 29 == 3 {
+            for (from, to) in [(-0.4, -0.2), (-0.15, -0.1)] {
+                let by = By::Thread(helper);
+                let (from, to) = (begin + from, begin + to);
+                tale.wait(TRAINER, from, to, FUTEX, On::Futex(0x9000), by);
+            }
+        }
+    }
+    let steps = steps(&tale, 4000.0).expect("a clock");
+    let count = steps.spans.len();
+    assert!(count.abs_diff(400) <= 8, "{count} by {:?}", steps.clock);
+}
