@@ -23,6 +23,9 @@ const PIECE_BYTES: u64 = 4096;
 /// (`multiprocessing.connection`: 4 or 12).
 const LENGTH_BYTES: u64 = 16;
 
+/// A length that is as long as that is the next message's, however soon it comes: no batch is as short.
+const HEADER_BYTES: u64 = 4;
+
 /// So many lengths are no accident: messages are told by them. Of messages that are not large, so many (0–1) begin with one.
 const LENGTHS: usize = 3;
 const MOSTLY_TOLD: f64 = 0.75;
@@ -116,11 +119,12 @@ fn messages(reads: &[Read]) -> Vec<u64> {
     let mut lengths = Vec::new();
     let mut before = None;
     for read in reads {
-        if before.is_none_or(|before| read.at - before > ONE_MESSAGE_NS) {
+        let apart = before.is_none_or(|before| read.at - before > ONE_MESSAGE_NS);
+        if apart {
             out.push(read.at);
-            if read.bytes <= LENGTH_BYTES {
-                lengths.push(read.at);
-            }
+        }
+        if apart && read.bytes <= LENGTH_BYTES || read.bytes == HEADER_BYTES {
+            lengths.push(read.at);
         }
         before = Some(read.at);
     }
@@ -260,8 +264,13 @@ mod tests {
             if message % 10 == 3 {
                 reads.push((at + late + MS, 20_000));
             }
+            // One in 25 has the next one right behind it.
+            if message % 25 == 7 {
+                reads.push((at + late + MS / 10, 4));
+                reads.push((at + late + MS / 5, 50_000));
+            }
         }
-        assert_eq!(messages(&waited(&reads)).len(), 50);
+        assert_eq!(messages(&waited(&reads)).len(), 52);
     }
 
     #[test]
