@@ -30,13 +30,10 @@ const MIN_FILES: usize = 20;
 /// a batch. Until then it has none to compute on.
 pub fn worker_starts(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
     let session = facts.session;
-    let Some(start) = session.start.as_ref() else {
-        return Vec::new();
-    };
     let items = facts.items(cast.step_tid);
     let births = cast.workers.iter().filter_map(|pid| {
         let worker = session.processes.get(pid)?;
-        (worker.seen.parent == cast.trainer && worker.since > start.at).then_some(worker.since.0)
+        (worker.seen.parent == cast.trainer && session.was_made(*pid)).then_some(worker.since.0)
     });
     let stretch = |born: u64| {
         let at = items.partition_point(|item| item.from < born);

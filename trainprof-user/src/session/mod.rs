@@ -240,6 +240,19 @@ impl Session {
         !self.missing.iter().any(|(missing, _)| *missing == what)
     }
 
+    /// Whether a process was made while the watch went on. One that was there before is followed from the first moments of it on.
+    pub fn was_made(&self, pid: u32) -> bool {
+        let first = ThreadKey {
+            tid: pid,
+            since: KtimeNs(0),
+        };
+        let mut main = self
+            .threads
+            .range(first..)
+            .take_while(|(key, _)| key.tid == pid);
+        main.any(|(_, thread)| thread.made)
+    }
+
     /// The thread that a thread id stands for now.
     pub fn thread(&self, tid: u32) -> Option<&Thread> {
         self.threads.get(self.current.get(&tid)?)
@@ -281,8 +294,9 @@ impl Session {
             tid: seen.tid,
             since: seen.at,
         };
-        self.threads
-            .insert(key, Thread::new(seen.pid, key, seen.name.clone()));
+        let mut thread = Thread::new(seen.pid, key, seen.name.clone());
+        thread.made = seen.parent_tid.is_some();
+        self.threads.insert(key, thread);
         self.current.insert(seen.tid, key);
     }
 

@@ -68,6 +68,8 @@ pub struct Thread {
     pub pid: u32,
     pub key: ThreadKey,
     pub name: String,
+    /// Its beginning was seen: it was not there before the watch.
+    pub made: bool,
     /// When it ended; `None` while it lives.
     pub until: Option<KtimeNs>,
     pub run_ns: u64,
@@ -85,6 +87,7 @@ impl Thread {
             pid,
             key,
             name,
+            made: false,
             until: None,
             run_ns: 0,
             preempted_ns: 0,

@@ -19,18 +19,13 @@ pub(super) fn rule(look: &Look) -> Answer {
     if workers.is_empty() {
         return Answer::Clear;
     }
-    let Some(start) = &session.start else {
+    if session.start.is_none() {
         return Answer::NotEnough("the watch has no beginning");
-    };
+    }
     let born: Vec<u32> = workers
         .iter()
         .copied()
-        .filter(|pid| {
-            session
-                .processes
-                .get(pid)
-                .is_some_and(|process| process.since > start.at)
-        })
+        .filter(|pid| session.was_made(*pid))
         .collect();
     let ended = workers
         .iter()

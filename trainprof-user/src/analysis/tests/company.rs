@@ -4,7 +4,7 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    stories::{DATA_PIPE, TRAINER, feeder, feeds, job, stall},
+    stories::{DATA_PIPE, TRAINER, close, feeder, feeds, job, share, stall, trainer},
     tale::{By, FUTEX, On, POLL, READ, Tale, at},
 };
 use crate::{
@@ -428,4 +428,17 @@ fn programs_beside_the_trainer_crowd_its_threads_as_strangers_do() {
     let trainer = analysis.trainer.as_ref().expect("a trainer");
     assert_eq!(trainer.cast.trainer, TRAINER);
     is_near(trainer.ns(Kind::CpuContention) / trainer.wall, 0.5);
+}
+
+#[test]
+fn workers_that_were_there_before_the_watch_were_not_made_in_it() {
+    // They are found a moment after it began. The trainer computes, and waits for nothing in the first second.
+    let mut tale = job(2);
+    tale.found(201, 0.2).found(202, 0.4);
+    for step in 10..80 {
+        let done = f64::from(step) * 100.0;
+        stall(&mut tale, done, done + 2.0, 201 + step % 2);
+    }
+    let trainer = trainer(&tale, 8000.0);
+    close(share(&trainer, Kind::WorkerStart), 0.0, "making workers");
 }

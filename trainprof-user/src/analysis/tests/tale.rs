@@ -127,6 +127,18 @@ impl Tale {
         self
     }
 
+    /// A process that was there before the watch, and is followed from then on.
+    pub fn found(&mut self, process: u32, when: f64) -> &mut Self {
+        let of = |pid: u32| pid == process;
+        for seen in self.processes.iter_mut().filter(|seen| of(seen.pid)) {
+            seen.at = KtimeNs(at(when));
+        }
+        for seen in self.threads.iter_mut().filter(|seen| of(seen.pid)) {
+            seen.at = KtimeNs(at(when));
+        }
+        self
+    }
+
     /// A process and its threads that were made and ended while the watch went on.
     pub fn lived(&mut self, process: u32, from: f64, to: f64) -> &mut Self {
         let of = |pid: u32| pid == process;
@@ -135,6 +147,7 @@ impl Tale {
         }
         for seen in self.threads.iter_mut().filter(|seen| of(seen.pid)) {
             seen.at = KtimeNs(at(from));
+            seen.parent_tid = Some(process);
             self.ends.push(Record::Exit {
                 at: KtimeNs(at(to)),
                 pid: seen.pid,
