@@ -11,7 +11,10 @@ use super::{
     locks::{Locks, lock_of},
     timeline::line,
 };
-use crate::session::kind::WaitKind;
+use crate::{
+    record::fact::{ObjectFact, TouchFact},
+    session::kind::WaitKind,
+};
 
 /// Reads of one message on a pipe that follow each other within this time are one hand-over.
 const ONE_MESSAGE_NS: u64 = 400_000;
@@ -67,6 +70,16 @@ pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<
         times.len() >= 2 && own.get(pipe).is_none_or(|count| count * 2 < times.len())
     });
     out
+}
+
+/// Whether an object is one of these pipes.
+pub(super) fn is_one_of(object: &ObjectFact, pipes: &[u64]) -> bool {
+    object.class == Class::Pipe as u8 && pipes.contains(&object.id)
+}
+
+/// Whether a call read from one of these pipes.
+pub(super) fn reads(touch: &TouchFact, pipes: &[u64]) -> bool {
+    touch.op == Op::Read.number() && is_one_of(&touch.object, pipes)
 }
 
 /// How often some threads wrote on each pipe.

@@ -31,6 +31,7 @@ pub mod messages;
 mod multiples;
 pub mod pace;
 pub mod phases;
+mod pieces;
 pub mod polling;
 pub mod pulse;
 pub mod put_aside;

@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainprof_common::op::{Class, Op};
-
 pub use super::clock::{Clock, Steps};
 use super::{
-    apart::{MOST_OF_WORK, after_work, apart, apart_by_work},
+    apart::{after_work, apart, apart_by_work},
     asked::{epoch_by_epoch, step_by_step},
     bursts::{bursts, own_times},
     cast::Cast,
@@ -15,9 +13,10 @@ use super::{
     collectives::collectives,
     facts::Facts,
     locks::lock_of,
-    messages::{hand_overs, requests},
+    messages::{hand_overs, is_one_of, reads, requests},
     multiples::filled,
-    phases::{natural_break, renewals},
+    phases::renewals,
+    pieces::{whole_batches, whole_from_helper},
     polling::is_polled,
     pulse::{Pulse, pulse},
     put_aside::spread,
@@ -26,10 +25,7 @@ use super::{
     timeline::{Item, line},
     walk::Walked,
 };
-use crate::{
-    record::fact::{GpuCallKind, ObjectFact, TouchFact},
-    session::kind::WaitKind,
-};
+use crate::{record::fact::GpuCallKind, session::kind::WaitKind};
 
 /// Loaders whose usual steps differ by this factor serve different phases: training and evaluation.
 const OTHER_PHASE: f64 = 1.4;
@@ -55,10 +51,6 @@ const POLLS: f64 = 0.4;
 const ONE_KIND: f64 = 0.75;
 /// Part (0–1) of the watch that batches which the step thread makes itself must cover.
 const ALL_THROUGH: f64 = 0.5;
-/// Pieces for each batch, on average, at least; and the share (0–1) of the batches that are worked on for as long as the usual one, to a
-/// quarter.
-const PIECES: f64 = 1.5;
-const ALIKE: f64 = 0.8;
 /// How far from a whole number of times as many bursts as calls of one kind may be, as a part of it.
 const IN_TURN: f64 = 0.03;
 /// Times and checkpoints whose numbers differ by this part or less are the same.
@@ -177,81 +169,13 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
             Some(taken.len()),
         )));
     }
-    if !itself && let Some(whole) = whole_from_helper(facts, cast, scene, &pipes, &taken) {
+    if !itself && let Some(whole) = whole_from_helper(facts, cast, scene.locks, &pipes, &taken) {
         return Some(asked(build(facts, Clock::BatchHandOver, whole, None)));
     }
     let one_after_another = cast.makers.len() == 1;
     let whole = one_after_another.then(|| whole_batches(facts, cast, &pipes, &taken));
     let taken = whole.flatten().unwrap_or(taken);
     Some(asked(build(facts, Clock::BatchHandOver, taken, None)))
-}
-
-/// Batches that a helper thread takes in pieces and hands to the step thread, which goes on to work only when it has all of one: when
-/// that one began to wait for the first piece of each. `None` where it works after each of the pieces `taken`, or not on all batches for
-/// about as long: who is mostly ahead waits now and then.
-fn whole_from_helper(
-    facts: &Facts,
-    cast: &Cast,
-    scene: &Scene,
-    pipes: &[u64],
-    taken: &[u64],
-) -> Option<Vec<u64>> {
-    let takes = |tid: u32| {
-        facts.pid(tid) == Some(cast.trainer)
-            && facts.touches(tid).iter().any(|touch| reads(touch, pipes))
-    };
-    let takers: BTreeSet<u32> = facts
-        .touching_threads()
-        .map(|(tid, _)| tid)
-        .filter(|tid| takes(*tid))
-        .collect();
-    let times: Vec<u64> = facts
-        .items(cast.step_tid)
-        .iter()
-        .filter(|item| takers.contains(&item.waker.tid) && item.kind() == WaitKind::Futex)
-        .filter(|item| lock_of(scene.locks, facts, cast.step_tid, line(&item.object)).is_none())
-        .map(|item| item.from)
-        .collect();
-    let firsts = after_work(facts, cast.step_tid, &times)?;
-    let whole = filled(facts, cast.step_tid, firsts);
-    let own = own_times(facts, cast.step_tid, &whole);
-    let mut worked: Vec<u64> = own.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    worked.sort_unstable();
-    let usual = *worked.get(worked.len() / 2)?;
-    let alike = worked
-        .iter()
-        .filter(|ns| ns.abs_diff(usual) * 4 <= usual)
-        .count();
-    let in_pieces = taken.len() as f64 >= PIECES * whole.len() as f64;
-    (in_pieces && alike as f64 >= ALIKE * worked.len() as f64).then_some(whole)
-}
-
-/// Batches that come in pieces from one process, in order: the step thread goes on to work only when it has the last one. Gives
-/// when it took the first piece of each; `None` where it works after each piece.
-fn whole_batches(facts: &Facts, cast: &Cast, pipes: &[u64], taken: &[u64]) -> Option<Vec<u64>> {
-    let waits: Vec<(u64, u64)> = facts
-        .items(cast.step_tid)
-        .iter()
-        .filter(|item| is_one_of(&item.object, pipes))
-        .map(|item| (item.from, item.to))
-        .collect();
-    let waits = union(waits);
-    let worked: Vec<u64> = taken
-        .windows(2)
-        .map(|pair| pair[1] - pair[0] - overlap(&waits, pair[0], pair[1]))
-        .collect();
-    let mut sorted = worked.clone();
-    sorted.sort_unstable();
-    let limit = natural_break(&sorted)?;
-    let all: u64 = worked.iter().sum();
-    let long: u64 = worked.iter().filter(|ns| **ns > limit).sum();
-    let firsts = taken.iter().skip(1).zip(worked);
-    (long as f64 >= MOST_OF_WORK * all as f64).then(|| {
-        firsts
-            .filter(|(_, worked)| *worked > limit)
-            .map(|(at, _)| *at)
-            .collect()
-    })
 }
 
 /// Moves each step's beginning to where the step thread began to wait for its batch on one of the pipes, or to read it: when it
@@ -299,14 +223,6 @@ fn drop_unnoted(facts: &Facts, cast: &Cast, steps: &mut Steps) {
     steps
         .spans
         .retain(|(from, to)| *from >= first || ((to - from) as f64) < most);
-}
-
-fn is_one_of(object: &ObjectFact, pipes: &[u64]) -> bool {
-    object.class == Class::Pipe as u8 && pipes.contains(&object.id)
-}
-
-fn reads(touch: &TouchFact, pipes: &[u64]) -> bool {
-    touch.op == Op::Read.number() && is_one_of(&touch.object, pipes)
 }
 
 /// A new set of workers is made for the batches to come: that belongs to the step that waits for the first of them.

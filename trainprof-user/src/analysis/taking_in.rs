@@ -28,14 +28,7 @@ const MIN_COMPUTING: f64 = 0.1;
 /// Finds them; empty where the step thread does not read the messages itself, does not ask for batches one by one, or computes
 /// in between.
 pub fn taking_in(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<(u64, u64)> {
-    let taken: Vec<u64> = {
-        let mut all: Vec<u64> = hand_overs(facts, |tid| tid == cast.step_tid)
-            .into_values()
-            .flatten()
-            .collect();
-        all.sort_unstable();
-        all
-    };
+    let taken = read(facts, cast);
     let requests = requests(facts, cast, locks);
     let mut out = Vec::new();
     for (n, from) in taken.iter().enumerate() {
@@ -59,8 +52,7 @@ pub fn taking_in(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<(u64, u64)> {
 /// When a step thread with producers took batches: read their messages, or was handed them.
 pub fn taken(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<u64> {
     let step_tid = cast.step_tid;
-    let messages = hand_overs(facts, |tid| tid == step_tid);
-    let mut out: Vec<u64> = messages.into_values().flatten().collect();
+    let mut out = read(facts, cast);
     if out.is_empty() {
         // A thread that gives the interpreter's lock back hands nothing over.
         let interpreters = facts.session.python.lock_of(cast.trainer);
@@ -74,6 +66,13 @@ pub fn taken(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<u64> {
         let fed = fed.filter(|item| cast.fed(item) && !is_lock(item));
         out.extend(fed.map(|item| item.woken));
     }
+    out
+}
+
+/// When a step thread read messages that bring batches, in order.
+fn read(facts: &Facts, cast: &Cast) -> Vec<u64> {
+    let messages = hand_overs(facts, |tid| tid == cast.step_tid);
+    let mut out: Vec<u64> = messages.into_values().flatten().collect();
     out.sort_unstable();
     out
 }

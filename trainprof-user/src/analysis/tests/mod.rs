@@ -10,6 +10,7 @@ mod epochs;
 pub(crate) mod gpu_unseen;
 mod locks;
 mod memory;
+mod pieces;
 mod python;
 mod rules;
 mod slack;

@@ -1,0 +1,93 @@
+//! Batches that come to the step thread in pieces: it goes on to work only when it has all of one.
+
+use std::collections::BTreeSet;
+
+use super::{
+    apart::{MOST_OF_WORK, after_work},
+    bursts::own_times,
+    cast::Cast,
+    facts::Facts,
+    locks::{Locks, lock_of},
+    messages::{is_one_of, reads},
+    multiples::filled,
+    phases::natural_break,
+    spans::{overlap, union},
+    timeline::line,
+};
+use crate::session::kind::WaitKind;
+
+/// Pieces for each batch, on average, at least; and the share (0–1) of the batches that are worked on for as long as the usual one, to a
+/// quarter.
+const PIECES: f64 = 1.5;
+const ALIKE: f64 = 0.8;
+
+/// Batches that a helper thread takes in pieces and hands to the step thread, which goes on to work only when it has all of one: when
+/// that one began to wait for the first piece of each. `None` where it works after each of the pieces `taken`, or not on all batches for
+/// about as long: who is mostly ahead waits now and then.
+pub(super) fn whole_from_helper(
+    facts: &Facts,
+    cast: &Cast,
+    locks: &Locks,
+    pipes: &[u64],
+    taken: &[u64],
+) -> Option<Vec<u64>> {
+    let takers: BTreeSet<u32> = facts
+        .touching_threads()
+        .filter(|(tid, touches)| {
+            facts.pid(*tid) == Some(cast.trainer) && touches.iter().any(|touch| reads(touch, pipes))
+        })
+        .map(|(tid, _)| tid)
+        .collect();
+    let times: Vec<u64> = facts
+        .items(cast.step_tid)
+        .iter()
+        .filter(|item| takers.contains(&item.waker.tid) && item.kind() == WaitKind::Futex)
+        .filter(|item| lock_of(locks, facts, cast.step_tid, line(&item.object)).is_none())
+        .map(|item| item.from)
+        .collect();
+    let firsts = after_work(facts, cast.step_tid, &times)?;
+    let whole = filled(facts, cast.step_tid, firsts);
+    let own = own_times(facts, cast.step_tid, &whole);
+    let mut worked: Vec<u64> = own.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    worked.sort_unstable();
+    let usual = *worked.get(worked.len() / 2)?;
+    let alike = worked
+        .iter()
+        .filter(|ns| ns.abs_diff(usual) * 4 <= usual)
+        .count();
+    let in_pieces = taken.len() as f64 >= PIECES * whole.len() as f64;
+    (in_pieces && alike as f64 >= ALIKE * worked.len() as f64).then_some(whole)
+}
+
+/// Batches that come in pieces from one process, in order: the step thread goes on to work only when it has the last one. Gives
+/// when it took the first piece of each; `None` where it works after each piece.
+pub(super) fn whole_batches(
+    facts: &Facts,
+    cast: &Cast,
+    pipes: &[u64],
+    taken: &[u64],
+) -> Option<Vec<u64>> {
+    let waits: Vec<(u64, u64)> = facts
+        .items(cast.step_tid)
+        .iter()
+        .filter(|item| is_one_of(&item.object, pipes))
+        .map(|item| (item.from, item.to))
+        .collect();
+    let waits = union(waits);
+    let worked: Vec<u64> = taken
+        .windows(2)
+        .map(|pair| pair[1] - pair[0] - overlap(&waits, pair[0], pair[1]))
+        .collect();
+    let mut sorted = worked.clone();
+    sorted.sort_unstable();
+    let limit = natural_break(&sorted)?;
+    let all: u64 = worked.iter().sum();
+    let long: u64 = worked.iter().filter(|ns| **ns > limit).sum();
+    let firsts = taken.iter().skip(1).zip(worked);
+    (long as f64 >= MOST_OF_WORK * all as f64).then(|| {
+        firsts
+            .filter(|(_, worked)| *worked > limit)
+            .map(|(at, _)| *at)
+            .collect()
+    })
+}
