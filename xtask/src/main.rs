@@ -6,6 +6,7 @@ mod cpio;
 mod demo;
 mod ebpf;
 mod left_out;
+mod on_host;
 mod outcome;
 mod scenarios;
 mod setup;

@@ -10,14 +10,12 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::{
-    cmd::{as_root, cargo, find_program, in_ci, is_root, output, root, run},
-    ebpf,
+    cmd::{cargo, find_program, in_ci, is_root, output, root, run},
+    ebpf, on_host,
     outcome::{Outcome, Tally},
     setup, vm,
 };
 
-/// No binary of root tests takes longer, or it hangs.
-const ROOT_TEST_LIMIT_S: &str = "900";
 /// How often what needs a kernel, and failed, is tried again: it measures time, on hosts that others share.
 pub const MORE_TRIES: u32 = 2;
 /// What the tests are built with: optimised, but crate by crate.
@@ -282,7 +280,7 @@ fn on_kernels(
 ) {
     if on_host && account.ready("root tests", setup::for_root_tests) {
         if is_root() || find_program("sudo").is_some() {
-            account.part("root tests", || root_tests(built, filter));
+            account.part("root tests", || on_host::test(built, filter));
         } else {
             account.leave_out("root tests", "they need root, and there is no sudo here");
         }
@@ -292,7 +290,7 @@ fn on_kernels(
     }
 }
 
-/// One machine for each kernel, all at the same time: each is one busy thread of the emulator.
+/// All kernels at the same time: each machine is one thread of the emulator, which waits for half of its time.
 fn in_machines(account: &mut Account, built: &Built, filter: Option<&str>) {
     println!("\n== virtual machines");
     if let Err(error) = vm::prepare() {
@@ -383,60 +381,6 @@ pub fn target_dir() -> Result<PathBuf> {
     .to_owned())
 }
 
-/// What failed is tried again when all others are through, by which time whatever else ran on the host may have ended.
-fn root_tests(built: &Built, filter: Option<&str>) -> Result<Outcome> {
-    let mut all = Outcome::default();
-    let mut failed = Vec::new();
-    for binary in &built.test_binaries {
-        println!("\n-- {}", name_of(binary));
-        let run = counted(root_test(built, binary)?.args(filter))?;
-        failed.extend(run.failed.iter().map(|name| (binary, name.clone())));
-        all.add(run);
-    }
-    for (binary, name) in failed {
-        let mut passed = false;
-        for _ in 0..MORE_TRIES {
-            println!("\nAGAIN {name}: it failed, and is run once more, alone");
-            let again = counted(root_test(built, binary)?.args(["--exact", &name]))?;
-            passed = again.tally.passed == 1 && again.tally.failed == 0;
-            if passed {
-                break;
-            }
-        }
-        all.tally.tried_again(passed);
-    }
-    Ok(all)
-}
-
-/// Runs a binary of root tests.
-fn root_test(built: &Built, binary: &Path) -> Result<Command> {
-    let mut command = as_root("env")?;
-    // sudo drops the environment, so what the tests are told is named here.
-    for name in [
-        "CI",
-        "PATH",
-        "HOME",
-        "CARGO_HOME",
-        "RUST_BACKTRACE",
-        "NO_COLOR",
-        "TRAINPROF_PYTHON",
-    ] {
-        if let Some(value) = std::env::var_os(name) {
-            let mut assignment = std::ffi::OsString::from(format!("{name}="));
-            assignment.push(value);
-            command.arg(assignment);
-        }
-    }
-    command
-        .arg(format!("TRAINPROF_BIN={}", built.trainprof.display()))
-        .args(["timeout", "--kill-after=10", ROOT_TEST_LIMIT_S])
-        .arg(binary)
-        .args(["--test-threads=1", "--show-output"])
-        .env_remove("LD_LIBRARY_PATH")
-        .current_dir(root().join("tests"));
-    Ok(command)
-}
-
 /// `root_kernel` of `…/deps/root_kernel-0123456789abcdef`.
 pub fn name_of(binary: &Path) -> String {
     let name = binary.file_name().unwrap_or_default().to_string_lossy();
@@ -445,9 +389,14 @@ pub fn name_of(binary: &Path) -> String {
         .to_owned()
 }
 
-/// Runs tests, shows what they write and adds up their results. A command that fails without a failed test (it did
-/// not compile, it was killed) counts as a failure.
+/// Runs tests, shows what they write and adds up their results.
 fn counted(command: &mut Command) -> Result<Outcome> {
+    counted_with(command, |line| println!("{line}"))
+}
+
+/// The same; `show` gets each line that they write. A command that fails without a failed test (it did not compile, it was killed) counts
+/// as a failure.
+pub fn counted_with(command: &mut Command, mut show: impl FnMut(&str)) -> Result<Outcome> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
@@ -457,12 +406,15 @@ fn counted(command: &mut Command) -> Result<Outcome> {
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
-        println!("{line}");
+        show(&line);
         outcome.read(&line);
     }
     let status = child.wait()?;
     if !status.success() && outcome.tally.failed == 0 {
-        println!("{} ended with {status}", crate::cmd::show(command));
+        show(&format!(
+            "{} ended with {status}",
+            crate::cmd::show(command)
+        ));
         outcome.tally.failed = 1;
     }
     Ok(outcome)

@@ -112,6 +112,8 @@ pub enum KernelError {
     },
     #[error("cannot follow thread {tid}: {source}")]
     Follow { tid: u32, source: io::Error },
+    #[error("cannot take thread {tid} out of the followed ones: {source}")]
+    Unfollow { tid: u32, source: io::Error },
 }
 
 /// Sizes and thresholds that are fixed when the probes are loaded.
@@ -253,6 +255,16 @@ impl Probes {
             self.set_control(CONTROL_FOLLOWED, self.followed)?;
         }
         Ok(added)
+    }
+
+    /// Follows a thread no more, if it still is followed.
+    pub fn unfollow(&mut self, tid: u32) -> Result<(), KernelError> {
+        self.threads
+            .remove(tid)
+            .map_err(|source| KernelError::Unfollow { tid, source })?;
+        // As above: what was known of it is out of date.
+        self.followed += 1;
+        self.set_control(CONTROL_FOLLOWED, self.followed)
     }
 
     /// The state of one followed thread.

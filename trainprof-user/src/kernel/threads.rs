@@ -80,6 +80,21 @@ impl Threads {
         added
     }
 
+    /// Takes a thread out, if it is still there.
+    ///
+    /// # Errors
+    /// Whatever the kernel says.
+    pub fn remove(&mut self, tid: u32) -> io::Result<()> {
+        let Some(place) = self.places.get(&tid) else {
+            return Ok(());
+        };
+        // Else a probe was first, and has freed the place.
+        if self.places.remove(&tid)? {
+            self.free.push(place, 0).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
     /// The state of one followed thread.
     pub fn get(&self, tid: u32) -> Option<ThreadState> {
         let place = self.places.get(&tid)?;

@@ -5,6 +5,7 @@ use std::{
     marker::PhantomData,
     mem::{MaybeUninit, size_of},
     os::fd::{AsFd, AsRawFd, RawFd},
+    ptr::null_mut,
 };
 
 use aya::{
@@ -36,6 +37,7 @@ pub fn descriptor(map: &Map) -> Option<RawFd> {
 
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 const BPF_NOEXIST: u64 = 1;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
@@ -146,6 +148,16 @@ impl<K: Wire, V: Wire> Table<K, V> {
         match unsafe { element(self.fd(), BPF_MAP_UPDATE_ELEM, key, value, BPF_NOEXIST) } {
             Ok(()) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes an entry out; `Ok(false)` when there is none.
+    pub fn remove(&self, key: &K) -> io::Result<bool> {
+        // SAFETY: as in `get`; no value is read or written.
+        match unsafe { element(self.fd(), BPF_MAP_DELETE_ELEM, key, null_mut::<V>(), 0) } {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             Err(error) => Err(error),
         }
     }

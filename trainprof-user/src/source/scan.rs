@@ -131,6 +131,8 @@ pub fn threads_of(pid: u32) -> Vec<u32> {
 pub struct Stat {
     pub state: char,
     pub ppid: u32,
+    /// `PF_…` (include/linux/sched.h).
+    pub flags: u32,
     pub minor_faults: u64,
     pub major_faults: u64,
 }
@@ -149,6 +151,7 @@ pub fn parse_stat(line: &str) -> Option<Stat> {
     Some(Stat {
         state: fields.first()?.chars().next()?,
         ppid: u32::try_from(number(1)?).ok()?,
+        flags: u32::try_from(number(6)?).ok()?,
         minor_faults: number(7)?,
         major_faults: number(9)?,
     })
@@ -230,6 +233,28 @@ pub struct Followed {
     pub since: KtimeNs,
 }
 
+/// Who is followed.
+trait FollowSet {
+    fn has(&self, tid: u32) -> bool;
+    /// `Ok(false)` when it is in it already.
+    fn add(&mut self, tid: u32, state: ThreadState) -> Result<bool, KernelError>;
+    fn remove(&mut self, tid: u32) -> Result<(), KernelError>;
+}
+
+impl FollowSet for Probes {
+    fn has(&self, tid: u32) -> bool {
+        self.thread(tid).is_some()
+    }
+
+    fn add(&mut self, tid: u32, state: ThreadState) -> Result<bool, KernelError> {
+        self.follow(tid, state)
+    }
+
+    fn remove(&mut self, tid: u32) -> Result<(), KernelError> {
+        self.unfollow(tid)
+    }
+}
+
 /// Follows everything below `targets`. Gives what this call added.
 pub fn follow_all(probes: &mut Probes, targets: &[u32]) -> Result<Vec<Followed>, ScanError> {
     let mut added = Vec::new();
@@ -237,22 +262,40 @@ pub fn follow_all(probes: &mut Probes, targets: &[u32]) -> Result<Vec<Followed>,
         let before = added.len();
         for pid in family(targets)? {
             for tid in threads_of(pid) {
-                if probes.thread(tid).is_some() {
-                    continue;
-                }
-                let Some(state) = initial_state(pid, tid) else {
-                    continue;
-                };
-                let since = KtimeNs(state.followed_since);
-                if probes.follow(tid, state)? {
-                    added.push(Followed { pid, tid, since });
-                }
+                added.extend(follow(probes, pid, tid)?);
             }
         }
         if added.len() == before {
             return Ok(added);
         }
     }
+}
+
+/// Follows a thread that is not yet, and goes on.
+fn follow(set: &mut impl FollowSet, pid: u32, tid: u32) -> Result<Option<Followed>, KernelError> {
+    if set.has(tid) {
+        return Ok(None);
+    }
+    let Some(state) = initial_state(pid, tid) else {
+        return Ok(None);
+    };
+    let since = KtimeNs(state.followed_since);
+    if !set.add(tid, state)? {
+        return Ok(None);
+    }
+    // The probe at its end may have passed before it was in the set: then nobody takes it out again.
+    if is_ending(pid, tid) {
+        set.remove(tid)?;
+        return Ok(None);
+    }
+    Ok(Some(Followed { pid, tid, since }))
+}
+
+/// Whether a thread is gone, or on its way: the flag is set before the probe at its end (`do_exit`, kernel/exit.c).
+fn is_ending(pid: u32, tid: u32) -> bool {
+    const PF_EXITING: u32 = 0x4;
+    read_stat(&format!("/proc/{pid}/task/{tid}/stat"))
+        .is_none_or(|stat| stat.flags & PF_EXITING != 0 || matches!(stat.state, 'Z' | 'X'))
 }
 
 /// What can go wrong in a scan.
@@ -281,12 +324,80 @@ mod tests {
         assert!(of(&[99]).is_empty());
     }
 
+    /// A set whose threads end just before they are added to it.
+    #[derive(Default)]
+    struct Late {
+        child: Option<std::process::Child>,
+        /// Whether whoever waits for it is late too: then it is a zombie.
+        reap: bool,
+        has: BTreeSet<u32>,
+    }
+
+    impl FollowSet for Late {
+        fn has(&self, tid: u32) -> bool {
+            self.has.contains(&tid)
+        }
+
+        fn add(&mut self, tid: u32, _: ThreadState) -> Result<bool, KernelError> {
+            if let Some(child) = &mut self.child {
+                child.kill().expect("kill a child");
+                if self.reap {
+                    child.wait().expect("wait for a child");
+                } else {
+                    // SAFETY: the child is ours and not reaped; it stays a zombie.
+                    let gone = unsafe {
+                        libc::waitid(
+                            libc::P_PID,
+                            tid,
+                            std::ptr::null_mut(),
+                            libc::WEXITED | libc::WNOWAIT,
+                        )
+                    };
+                    assert_eq!(gone, 0);
+                }
+            }
+            Ok(self.has.insert(tid))
+        }
+
+        fn remove(&mut self, tid: u32) -> Result<(), KernelError> {
+            self.has.remove(&tid);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_ends_before_it_is_followed_is_not_followed_for_ever() {
+        for reap in [true, false] {
+            let child = std::process::Command::new("sleep").arg("100").spawn();
+            let child = child.expect("start sleep");
+            let pid = child.id();
+            let mut late = Late {
+                child: Some(child),
+                reap,
+                has: BTreeSet::new(),
+            };
+            assert_eq!(follow(&mut late, pid, pid).expect("no error"), None);
+            assert!(late.has.is_empty(), "reaped: {reap}");
+            if let Some(mut child) = late.child.filter(|_| !reap) {
+                child.wait().expect("wait for a child");
+            }
+        }
+        // Who goes on is.
+        let ours = std::process::id();
+        let mut set = Late::default();
+        let followed = follow(&mut set, ours, ours).expect("no error");
+        assert_eq!(followed.map(|followed| followed.tid), Some(ours));
+        assert!(set.has.contains(&ours));
+        assert_eq!(follow(&mut set, ours, ours).expect("no error"), None);
+    }
+
     #[test]
     fn stat_lines() {
         let line = "42 (a) b (c)) S 7 42 42 0 -1 4194560 11 22 33 44 0 0";
         let expected = Stat {
             state: 'S',
             ppid: 7,
+            flags: 4_194_560,
             minor_faults: 11,
             major_faults: 33,
         };

@@ -1,0 +1,190 @@
+//! Runs the root tests on this host's kernel. Those that mostly wait run two at a time; what measures cost, or looks at what the
+//! whole host has, runs alone.
+
+use std::{
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+use anyhow::{Result, bail};
+
+use crate::{
+    cmd::{as_root, root},
+    outcome::Outcome,
+    test::{Built, MORE_TRIES, counted_with, name_of},
+};
+
+/// No binary of root tests takes longer, or it hangs.
+const LIMIT_S: &str = "900";
+/// How many of [`BESIDE`] run at the same time.
+const LANES: usize = 2;
+/// Test binaries that run beside others, the longest first: they compare with what their own workload counted and timed, and mostly
+/// wait for it.
+const BESIDE: &[&str] = &[
+    "alloc",
+    "memory",
+    "alloc_chaos",
+    "gpu_driver",
+    "samples",
+    "python_stacks",
+    "python",
+    "terminal",
+    "alloc_functions",
+    "family",
+    "file_waits",
+    "waits",
+    "calls",
+    "files",
+    "lacks",
+    "recording",
+    "namespaces",
+    "mapped",
+    "privileges",
+    "writes",
+    "not_files",
+    "contract",
+    "opens",
+];
+
+/// A binary whose output is shown whole, and what became of its tests.
+type Ran<'a> = (&'a PathBuf, Result<Outcome>);
+
+/// What failed is tried again, alone, when all others are through, by which time whatever else ran on the host may have ended.
+pub fn test(built: &Built, filter: Option<&str>) -> Result<Outcome> {
+    let (beside, alone) = sorted(&built.test_binaries)?;
+    let mut all = Outcome::default();
+    let mut failed = Vec::new();
+    let mut ended = side_by_side(built, &beside, filter);
+    ended.extend(alone.into_iter().map(|binary| {
+        println!("\n-- {}", name_of(binary));
+        let run = command(built, binary)
+            .and_then(|mut command| counted_with(command.args(filter), |line| println!("{line}")));
+        (binary, run)
+    }));
+    for (binary, run) in ended {
+        let run = run?;
+        failed.extend(run.failed.iter().map(|name| (binary, name.clone())));
+        all.add(run);
+    }
+    for (binary, name) in failed {
+        let mut passed = false;
+        for _ in 0..MORE_TRIES {
+            println!("\nAGAIN {name}: it failed, and is run once more, alone");
+            let mut command = command(built, binary)?;
+            let again = counted_with(command.args(["--exact", &name]), |line| println!("{line}"))?;
+            passed = again.tally.passed == 1 && again.tally.failed == 0;
+            if passed {
+                break;
+            }
+        }
+        all.tally.tried_again(passed);
+    }
+    Ok(all)
+}
+
+/// Those that run beside others, in the order of [`BESIDE`], and the rest.
+fn sorted(binaries: &[PathBuf]) -> Result<(Vec<&PathBuf>, Vec<&PathBuf>)> {
+    let place = |binary: &PathBuf| BESIDE.iter().position(|name| *name == name_of(binary));
+    let (mut beside, alone): (Vec<_>, Vec<_>) =
+        binaries.iter().partition(|binary| place(binary).is_some());
+    beside.sort_by_key(|binary| place(binary));
+    if beside.len() != BESIDE.len() {
+        bail!(
+            "{} of the {} test binaries that run beside others were built: xtask/src/on_host.rs names one that is not there",
+            beside.len(),
+            BESIDE.len()
+        );
+    }
+    Ok((beside, alone))
+}
+
+/// Runs binaries in [`LANES`] lanes, each of which takes the next one when it is through with the last.
+fn side_by_side<'a>(built: &Built, binaries: &[&'a PathBuf], filter: Option<&str>) -> Vec<Ran<'a>> {
+    let next = Mutex::new(binaries.iter());
+    let take = || {
+        next.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .next()
+            .copied()
+    };
+    thread::scope(|scope| {
+        let lanes: Vec<_> = (0..LANES)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut ran = Vec::new();
+                    while let Some(binary) = take() {
+                        ran.push((binary, shown_whole(built, binary, filter)));
+                    }
+                    ran
+                })
+            })
+            .collect();
+        lanes
+            .into_iter()
+            .flat_map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// Runs a binary, and shows what it wrote when it has ended, so that two do not mix.
+fn shown_whole(built: &Built, binary: &Path, filter: Option<&str>) -> Result<Outcome> {
+    let mut lines = format!("\n-- {}\n", name_of(binary));
+    let run = counted_with(command(built, binary)?.args(filter), |line| {
+        lines.push_str(line);
+        lines.push('\n');
+    });
+    print!("{lines}");
+    run
+}
+
+/// Runs a binary of root tests.
+fn command(built: &Built, binary: &Path) -> Result<Command> {
+    let mut command = as_root("env")?;
+    // sudo drops the environment, so what the tests are told is named here.
+    for name in [
+        "CI",
+        "PATH",
+        "HOME",
+        "CARGO_HOME",
+        "RUST_BACKTRACE",
+        "NO_COLOR",
+        "TRAINPROF_PYTHON",
+    ] {
+        if let Some(value) = std::env::var_os(name) {
+            let mut assignment = std::ffi::OsString::from(format!("{name}="));
+            assignment.push(value);
+            command.arg(assignment);
+        }
+    }
+    command
+        .arg(format!("TRAINPROF_BIN={}", built.trainprof.display()))
+        .args(["timeout", "--kill-after=10", LIMIT_S])
+        .arg(binary)
+        .args(["--test-threads=1", "--show-output"])
+        .env_remove("LD_LIBRARY_PATH")
+        .current_dir(root().join("tests"));
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BESIDE, sorted};
+    use std::path::PathBuf;
+
+    #[test]
+    fn what_runs_beside_others_is_there_and_the_rest_runs_alone() {
+        let mut built: Vec<PathBuf> = BESIDE
+            .iter()
+            .rev()
+            .map(|name| PathBuf::from(format!("/t/deps/{name}-0a")))
+            .collect();
+        built.push(PathBuf::from("/t/deps/cost-0b"));
+        let (beside, alone) = sorted(&built).expect("all are there");
+        assert!(beside[0].ends_with(format!("{}-0a", BESIDE[0])));
+        assert_eq!(alone, [&PathBuf::from("/t/deps/cost-0b")]);
+        assert!(sorted(&built[1..]).is_err());
+    }
+}

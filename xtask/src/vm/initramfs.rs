@@ -1,0 +1,321 @@
+//! What the machines boot: an initramfs with the tests, what they need, and a first process that runs them.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    cmd::{find_program, output, root},
+    cpio::Archive,
+    test::{Built, MORE_TRIES, name_of},
+};
+
+/// What the kernel's command line tells the machine's number with.
+pub const MACHINE: &str = "trainprof.machine=";
+/// The longest that one test binary may run in it, so that the others still get their turn.
+const TEST_LIMIT_S: u32 = 450;
+/// File systems and devices that tests mount; those that are built into a kernel are left out.
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_blk",
+    "loop",
+    "crc32c_generic",
+    "ext4",
+    "fuse",
+    "overlay",
+];
+/// Programs of the host that the tests call and that busybox has only a part of.
+const PROGRAMS: &[&str] = &["setpriv", "unshare", "nsenter"];
+
+/// Writes it; `machines`: the test binaries that each one runs.
+pub fn pack(
+    path: &Path,
+    kernel: &Path,
+    release: &str,
+    built: &Built,
+    machines: &[Vec<String>],
+    filter: Option<&str>,
+) -> Result<()> {
+    let mut archive = Archive::create(path)?;
+    for dir in [
+        "proc", "sys", "dev", "tmp", "run", "mnt", "root", "etc", "var",
+    ] {
+        archive.directory(dir)?;
+    }
+    archive.file(
+        "etc/passwd",
+        0o644,
+        b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
+    )?;
+    archive.file("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
+    archive.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n")?;
+    let busybox = find_program("busybox").context("busybox is missing")?;
+    archive.copy(&busybox, "bin/busybox")?;
+    archive.symlink("bin/sh", "busybox")?;
+    archive.file("init", 0o755, init(machines, filter).as_bytes())?;
+
+    with_libraries(&mut archive, &built.trainprof, "bin/trainprof")?;
+    for binary in &built.test_binaries {
+        with_libraries(&mut archive, binary, &format!("tests/{}", name_of(binary)))?;
+    }
+    for program in PROGRAMS {
+        if let Some(file) = find_program(program) {
+            with_libraries(&mut archive, &file, &format!("usr/bin/{program}"))?;
+        }
+    }
+    pack_workloads(&mut archive)?;
+    pack_python(&mut archive)?;
+    let mut order = String::new();
+    for module in module_files(kernel, release)? {
+        let content = module_content(&module)?;
+        let name = module
+            .file_name()
+            .context("a module has a name")?
+            .to_string_lossy();
+        let name = name.trim_end_matches(".xz").to_owned();
+        archive.file(&format!("modules/{name}"), 0o644, &content)?;
+        order.push_str(&format!("{name}\n"));
+    }
+    archive.file("modules/order", 0o644, order.as_bytes())?;
+    archive.finish()?;
+    Ok(())
+}
+
+/// What runs in the machine as its first process.
+fn init(machines: &[Vec<String>], filter: Option<&str>) -> String {
+    let names: String = machines
+        .iter()
+        .enumerate()
+        .map(|(n, names)| format!("*{MACHINE}{n}*) names='{}' ;;\n", names.join(" ")))
+        .collect();
+    let filter = filter.unwrap_or_default().replace('\'', "");
+    format!(
+        "#!/bin/busybox sh
+export PATH=/usr/bin:/bin:/sbin:/usr/sbin HOME=/root
+/bin/busybox mkdir -p /sbin /usr/bin /usr/sbin
+/bin/busybox --install -s
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /run
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+echo '+cpu +memory +io +pids' > /sys/fs/cgroup/cgroup.subtree_control
+ln -s /proc/self/fd /dev/fd
+ip link set lo up
+hostname vm
+while read -r module; do insmod /modules/$module; done < /modules/order
+export CI='{ci}' TRAINPROF_VM=1 TRAINPROF_BIN=/bin/trainprof TRAINPROF_WORKLOADS=/workloads
+export TRAINPROF_TEST_DIR=/tmp/tests NO_COLOR=1
+mkdir -p /tmp/tests
+mount -t ext4 /dev/vda /tmp/tests || echo 'no disk: the tests use memory'
+echo
+echo \"VM-UP $(uname -r), $(nproc) processors\"
+trainprof --version
+case $(cat /proc/cmdline) in
+{names}esac
+for name in $names; do
+    echo \"VM-BEGIN $name\"
+    cd /tmp/tests
+    {{ timeout -s KILL {TEST_LIMIT_S} /tests/$name --test-threads=1 --show-output '{filter}' 2>&1; echo $? > /tmp/status; }} | tee /tmp/out
+    result=$(sed -n 's/^test result: [A-Za-z]*\\. \\([0-9]*\\) passed; \\([0-9]*\\) failed;.*/\\1 \\2/p' /tmp/out | tail -n 1)
+    echo
+    echo \"VM-RESULT ${{result:-0 0}} $(cat /tmp/status) $name\"
+    for failed in $(awk '/^failures:$/ {{ n = 1; names = \"\"; next }} /^test result/ {{ n = 0 }} n && /^    [^ ]+$/ {{ names = names \" \" $1 }} END {{ print names }}' /tmp/out); do
+        echo \"$name $failed\" >> /run/failed
+    done
+done
+touch /run/failed
+while read -r name failed; do
+    for try in $(seq {MORE_TRIES}); do
+        echo \"AGAIN $failed: it failed, and is run once more, alone\"
+        timeout -s KILL {TEST_LIMIT_S} /tests/$name --test-threads=1 --show-output --exact $failed 2>&1 < /dev/null | tee /tmp/again
+        if grep -q '^test result: ok. 1 passed' /tmp/again; then
+            echo; echo \"VM-REPEATED $failed\"
+            break
+        fi
+    done
+done < /run/failed
+echo VM-DONE
+poweroff -f
+",
+        ci = std::env::var("CI").unwrap_or_default().replace('\'', ""),
+    )
+}
+
+/// Puts a program and the libraries that it loads into the archive.
+fn with_libraries(
+    archive: &mut Archive<impl std::io::Write>,
+    program: &Path,
+    name: &str,
+) -> Result<()> {
+    archive.copy(program, name)?;
+    for library in libraries(program) {
+        let name = library.to_string_lossy().into_owned();
+        archive.copy(&library, &name)?;
+    }
+    Ok(())
+}
+
+/// The absolute paths that ldd names; none for a static program.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let listed = output(
+        Command::new("ldd")
+            .arg(program)
+            .env_remove("LD_LIBRARY_PATH"),
+    )
+    .unwrap_or_default();
+    let path = |line: &str| {
+        let after = line.split_once("=> ").map_or(line, |(_, after)| after);
+        after
+            .split_whitespace()
+            .next()
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    listed.lines().filter_map(path).collect()
+}
+
+/// The compiled workloads, and the scripts beside them.
+fn pack_workloads(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
+    archive.directory("workloads")?;
+    let built = root().join("target/workloads");
+    for folder in ["", "gpu/"] {
+        archive.directory(format!("workloads/{folder}").trim_end_matches('/'))?;
+        for entry in fs::read_dir(built.join(folder))?
+            .flatten()
+            .filter(|entry| entry.path().is_file())
+        {
+            let name = format!("workloads/{folder}{}", entry.file_name().to_string_lossy());
+            with_libraries(archive, &entry.path(), &name)?;
+        }
+    }
+    Ok(())
+}
+
+/// The distribution's Python with its standard library, when there is one; PyTorch would be too large.
+fn pack_python(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
+    let Ok(python) = fs::canonicalize("/usr/bin/python3") else {
+        return Ok(());
+    };
+    let name = python
+        .file_name()
+        .context("a program has a name")?
+        .to_string_lossy()
+        .into_owned();
+    with_libraries(archive, &python, &format!("usr/bin/{name}"))?;
+    archive.symlink("usr/bin/python3", &name)?;
+    pack_tree(archive, &Path::new("/usr/lib").join(&name))
+}
+
+fn pack_tree(archive: &mut Archive<impl std::io::Write>, dir: &Path) -> Result<()> {
+    // Large, and no workload imports them.
+    const LEFT_OUT: &[&str] = &[
+        "test",
+        "idlelib",
+        "tkinter",
+        "lib2to3",
+        "ensurepip",
+        "turtledemo",
+        "pydoc_data",
+        "distutils",
+        "dist-packages",
+    ];
+    for entry in fs::read_dir(dir)
+        .with_context(|| format!("cannot read {}", dir.display()))?
+        .flatten()
+    {
+        let path = entry.path();
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if path.is_dir() {
+            if !LEFT_OUT.contains(&name.as_ref()) && !name.starts_with("config-") {
+                pack_tree(archive, &path)?;
+            }
+        } else if name.ends_with(".so") {
+            with_libraries(archive, &path, &path.to_string_lossy())?;
+        } else if path.is_file() {
+            archive.copy(&path, &path.to_string_lossy())?;
+        }
+    }
+    Ok(())
+}
+
+/// The wanted modules' files in the order of loading.
+fn module_files(kernel: &Path, release: &str) -> Result<Vec<PathBuf>> {
+    let dir = kernel.join("lib/modules").join(release);
+    let listed = fs::read_to_string(dir.join("modules.dep")).context("cannot read modules.dep")?;
+    let order = load_order(&listed, MODULES);
+    Ok(order.into_iter().map(|file| dir.join(file)).collect())
+}
+
+/// The wanted modules and what they depend on, dependencies first, from the text of `modules.dep`.
+fn load_order(listed: &str, wanted: &[&str]) -> Vec<String> {
+    let mut by_name = HashMap::new();
+    let mut depends = HashMap::new();
+    for (file, needs) in listed.lines().filter_map(|line| line.split_once(':')) {
+        let name = file
+            .rsplit('/')
+            .next()
+            .unwrap_or(file)
+            .split('.')
+            .next()
+            .unwrap_or(file);
+        by_name.insert(name.replace('-', "_"), file);
+        // depmod lists the closest first, so the farthest has to be loaded first.
+        depends.insert(file, needs.split_whitespace().rev().collect::<Vec<_>>());
+    }
+    let mut order = Vec::new();
+    let mut seen = BTreeSet::new();
+    for file in wanted.iter().filter_map(|name| by_name.get(*name)) {
+        for &file in depends.get(file).into_iter().flatten().chain([file]) {
+            if seen.insert(file) {
+                order.push(file.to_owned());
+            }
+        }
+    }
+    order
+}
+
+/// A module as the kernel takes it.
+fn module_content(file: &Path) -> Result<Vec<u8>> {
+    if file.extension().is_some_and(|extension| extension == "xz") {
+        let unpacked = Command::new("xz")
+            .args(["-dc"])
+            .arg(file)
+            .output()
+            .context("cannot start xz")?;
+        if !unpacked.status.success() {
+            bail!("xz cannot read {}", file.display());
+        }
+        return Ok(unpacked.stdout);
+    }
+    fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::load_order;
+
+    #[test]
+    fn modules_come_after_what_they_need() {
+        let listed = "kernel/fs/ext4/ext4.ko: kernel/fs/jbd2/jbd2.ko kernel/lib/crc16.ko\n\
+                      kernel/fs/jbd2/jbd2.ko:\nkernel/lib/crc16.ko:\nkernel/a/crc32c-generic.ko.xz:\n";
+        let order = load_order(listed, &["ext4", "crc32c_generic", "absent", "jbd2"]);
+        let expected = [
+            "kernel/lib/crc16.ko",
+            "kernel/fs/jbd2/jbd2.ko",
+            "kernel/fs/ext4/ext4.ko",
+            "kernel/a/crc32c-generic.ko.xz",
+        ];
+        assert_eq!(order, expected);
+    }
+}
