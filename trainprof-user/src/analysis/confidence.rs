@@ -74,10 +74,10 @@ pub fn confidence(session: &Session, trainer: &Trainer, claim: &Claim) -> Confid
         (Doubt::GpuCoarse, fine(trainer, claim)),
         (
             Doubt::Guessed,
-            if claim.kind == Kind::InputCpu && trainer.own_batches_guessed {
-                GUESSED
-            } else {
-                1.0
+            match claim.kind {
+                Kind::InputCpu if trainer.own_batches_guessed => GUESSED,
+                Kind::HostCompute if !trainer.beside_model.is_empty() => GUESSED,
+                _ => 1.0,
             },
         ),
         (

@@ -224,6 +224,7 @@ fn trainer(
         kernel_threads: kernel_threads(facts.session),
         idlers: scene.idlers().collect(),
         taking_in: scene.taking_in().to_vec(),
+        beside_model: scene.beside_model().to_vec(),
         kinds_of_leaf,
         shares,
         epochs: epochs(facts, &cast, &scene, steps.as_ref()),

@@ -146,12 +146,15 @@ fn mark(function: &PyFunctionFact) -> Mark {
     }
 }
 
-/// Whether a file is the job's own: of no installed package, and not of Python itself.
+/// Whether a file is the job's own: of no installed package, not of Python itself, and nothing that a package made at run time, whose
+/// code has a name in angle brackets (`<__array_function__ internals>` is NumPy's). What a person typed has one too.
 fn is_own(file: &str) -> bool {
-    !file.contains("/site-packages/")
+    let typed = ["<stdin>", "<string>", "<ipython-input"];
+    let made = file.starts_with('<') && !typed.iter().any(|name| file.starts_with(name));
+    !made
+        && !file.contains("/site-packages/")
         && !file.contains("/dist-packages/")
         && !file.contains("/lib/python3")
-        && !file.starts_with("<frozen")
 }
 
 /// Samples of waits that say something.

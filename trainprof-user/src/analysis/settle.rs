@@ -66,7 +66,7 @@ pub fn told(
             "the GPU is busy for a part of nearly every sample, which does not tell when; watch longer, and with calls into its runtime (trainprof run as root)".to_owned()
         }
         Doubt::Guessed => format!(
-            "nothing but its place in the loop tells that this work makes batches{}",
+            "nothing but its place in the loop tells what this work is for{}",
             because(session, STACKS).map_or_else(
                 || "; watch longer, so that its code is seen".to_owned(),
                 |reason| format!(

@@ -51,6 +51,8 @@ pub struct Trainer {
     pub(super) idlers: BTreeSet<u32>,
     /// Stretches in which the step thread, having producers, took a batch in and asked for the next one.
     pub taking_in: Vec<(u64, u64)>,
+    /// Stretches in which the step thread, having producers and no GPU, did other work than its model's and its input's.
+    pub beside_model: Vec<(u64, u64)>,
 }
 
 impl Trainer {

@@ -19,6 +19,7 @@ use super::{
     facts::Facts,
     files::FileKinds,
     gpu::GpuTime,
+    gpu_use::GpuUse,
     helpers::{Helpers, Task},
     kind::Kind,
     locks::{Lock, LockId},
@@ -39,6 +40,8 @@ use slack::Slack;
 /// A smaller part (0–1) of what a step thread runs is no making of batches, and no taking them in, that is worth telling.
 const MAKES: f64 = 0.05;
 const TAKES: f64 = 0.15;
+/// The same of its other work, which its model does not need.
+const BESIDE: f64 = 0.15;
 /// What stacks of its code show of that is more than what its calls show from so many times as much on.
 const MORE: f64 = 1.5;
 /// Parts of the time (0–1) that files or clock samples give, and stacks, differ by no more than this where both see the same: then
@@ -98,6 +101,8 @@ pub struct Scene<'a> {
     locks_of_one: BTreeMap<LockId, u32>,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     taking_in: Vec<(u64, u64)>,
+    /// Stretches in which a step thread with producers, and without a GPU, did other work than its model's and its input's.
+    beside_model: Vec<(u64, u64)>,
     helpers: Helpers,
     services: Services,
     file_locks: BTreeMap<u32, Vec<(u64, u64)>>,
@@ -131,6 +136,13 @@ impl<'a> Scene<'a> {
         } else {
             takes_in(facts, cast, locks)
         };
+        // What is done beside a GPU, or while it idles, its samples tell.
+        let beside_model = if cast.producers.is_empty() || GpuUse::new(facts, cast, gpu).used {
+            Vec::new()
+        } else {
+            let apart = Python::new(facts).apart(cast.step_tid, BESIDE);
+            without(&apart, &taking_in)
+        };
         // Between two sets of workers a sampler may draw for long.
         let worker_starts = without(&phases::worker_starts(facts, cast), &taking_in);
         Self {
@@ -142,6 +154,7 @@ impl<'a> Scene<'a> {
             idlers: idlers(facts, cast),
             worker_starts,
             taking_in,
+            beside_model,
             own_batches,
             churning: on_cpu::churning(facts, &file_faults),
             file_faults,
@@ -182,6 +195,11 @@ impl<'a> Scene<'a> {
     /// Stretches in which the step thread, having producers, took a batch in.
     pub fn taking_in(&self) -> &[(u64, u64)] {
         &self.taking_in
+    }
+
+    /// Stretches in which it did other work than its model's and its input's.
+    pub fn beside_model(&self) -> &[(u64, u64)] {
+        &self.beside_model
     }
 
     /// Those of them, or such as fall together with them, that are one a step, and how finely their ends are known, ns: 0

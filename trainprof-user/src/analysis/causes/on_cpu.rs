@@ -239,6 +239,12 @@ impl Scene<'_> {
         } else if split.write > 0.0 {
             out.push((self.written_to(tid), detail, left * split.write));
         }
+        if own && !producer && !self.beside_model.is_empty() {
+            let other = share_inside(windows, &self.beside_model).min(left);
+            let all = user + split.gpu_driver + split.decoders;
+            out.push((Kind::HostCompute, detail, other * all));
+            left -= other;
+        }
         user *= left;
         let driver = left * split.gpu_driver;
         if producer {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ALWAYS, Mark, Python};
+use super::{ALWAYS, Doing, Mark, Python};
 use crate::analysis::alternation::of_framework;
 
 /// A framework that clock samples see less than this part (0–1) of a thread's time trains nothing there.
@@ -48,6 +48,29 @@ impl Python<'_> {
         self.stretches_under(pid, least, &functions)
     }
 
+    /// The same of a process that others make input for: in such functions as the framework never calls, but for what they do to make
+    /// input. It is the trainer's own work beside its model: a metric, say, or a log.
+    pub fn apart(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
+        let mut functions = self.asides(pid, &self.running(pid), MOST_COMPUTING);
+        functions.retain(|function| !self.is_called(*function));
+        let python = &self.facts.session.python;
+        self.stretches(pid, least, |stack| {
+            let of = python.stacks.get(&stack);
+            self.doing.get(&stack) != Some(&Doing::Input)
+                && of.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
+        })
+    }
+
+    /// Whether a framework calls a function: then it is part of the model.
+    fn is_called(&self, function: u32) -> bool {
+        let python = &self.facts.session.python;
+        self.marks.iter().any(|(stack, marks)| {
+            let functions = python.stacks.get(stack).map_or(&[][..], Vec::as_slice);
+            let depth = functions.iter().position(|other| *other == function);
+            depth.is_some_and(|depth| marks[depth + 1..].contains(&Mark::Framework))
+        })
+    }
+
     /// The same, in such functions as run before the framework computes in a turn, and not after it: they prepare the batch that
     /// was taken, which may take some of the framework too. `taken` (sorted): when turns began.
     pub fn prepares(&self, pid: u32, least: f64, taken: &[u64]) -> Vec<(u64, u64)> {
@@ -76,21 +99,9 @@ impl Python<'_> {
                 later.entry(*function).or_default().push(part);
             }
         }
-        // What the framework calls is part of the model.
-        let called = |function: &u32| {
-            self.marks.iter().any(|(stack, marks)| {
-                let functions = session
-                    .python
-                    .stacks
-                    .get(stack)
-                    .map_or(&[][..], Vec::as_slice);
-                let depth = functions.iter().position(|other| other == function);
-                depth.is_some_and(|depth| marks[depth + 1..].contains(&Mark::Framework))
-            })
-        };
         later.retain(|function, parts| {
             let mean = parts.iter().sum::<f64>() / parts.len() as f64;
-            parts.len() >= MIN_PREPARING && mean >= BEFORE && !called(function)
+            parts.len() >= MIN_PREPARING && mean >= BEFORE && !self.is_called(*function)
         });
         self.stretches_under(pid, least, &later.into_keys().collect())
     }

@@ -301,7 +301,7 @@ fn a_function_under_which_no_framework_computes_is_not_the_model() {
 #[test]
 fn what_is_done_with_a_batch_before_the_model_has_it_is_input() {
     // A worker is always ahead. The trainer's 100 ms: 40 in `pad`, and 60 in the model, in this order or the other one.
-    let in_order = |pad: u32, model: u32| {
+    let told = |pad: u32, model: u32, stack: &[u32]| {
         let mut tale = job(1);
         tale.function(1, SCRIPT, "<module>")
             .function(3, MODULE, "Module._call_impl")
@@ -309,7 +309,7 @@ fn what_is_done_with_a_batch_before_the_model_has_it_is_input() {
             .library(TRAINER, "torch")
             .place(1, "python3.11", PlaceClass::Python)
             .place(2, "libtorch_cpu.so", PlaceClass::Other)
-            .stack(1, &[4, 1], TRAINER, times(pad, 2))
+            .stack(1, stack, TRAINER, times(pad, 2))
             .stack(2, &[3, 1], TRAINER, times(model, 3));
         for when in times(pad, 2) {
             tale.sample(TRAINER, when + 1.0, 1);
@@ -322,10 +322,43 @@ fn what_is_done_with_a_batch_before_the_model_has_it_is_input() {
             stall(&mut tale, begin, begin + 0.5, 201);
             tale.touch(TRAINER, begin + 0.6, Op::Write, Class::Pipe, 78, 60);
         }
-        trainer(&tale, 8000.0)
+        tale
     };
-    let before = in_order(0, 2);
+    let before = trainer(&told(0, 2, &[4, 1]), 8000.0);
     close(share(&before, Kind::InputCpu), 0.4, "before the model");
-    let after = in_order(3, 0);
+    // After it, it is a metric, say.
+    let tale = told(3, 0, &[4, 1]);
+    let after = trainer(&tale, 8000.0);
+    sums_up(&after);
     close(share(&after, Kind::InputCpu), 0.0, "after it");
+    close(share(&after, Kind::HostCompute), 0.4, "beside it");
+    close(share(&after, Kind::Compute), 0.6, "the model");
+    let analysis = analyse(&tale.session(8000.0));
+    let verdict = analysis.verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "host-compute");
+    assert!(
+        verdict.summary.contains("in pad (train.py"),
+        "{}",
+        verdict.summary
+    );
+    assert!(verdict.confidence < 0.7, "{}", verdict.confidence);
+    // What the framework calls is part of the model.
+    let called = trainer(&told(3, 0, &[4, 3, 1]), 8000.0);
+    close(
+        share(&called, Kind::HostCompute),
+        0.0,
+        "called by the model",
+    );
+}
+
+#[test]
+fn code_that_a_package_makes_is_not_the_jobs_own() {
+    let mut tale = alone("auc", false);
+    tale.function(5, "<__array_function__ internals>", "argsort")
+        .stack(1, &[5, 4, 1], TRAINER, times(0, 5));
+    let session = tale.session(8000.0);
+    let analysis = analyse(&session);
+    let compute = analysis.findings.iter().find(|f| f.kind == "compute");
+    let evidence = &compute.expect("computing").evidence;
+    assert_eq!(evidence["python"][0]["function"], "auc");
 }
