@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Result, bail};
 
 use crate::{
-    cmd::{as_root, root},
+    cmd::{as_root, root, run},
     outcome::Outcome,
     test::{Built, MORE_TRIES, counted_with, name_of},
 };
@@ -55,6 +55,8 @@ type Ran<'a> = (&'a PathBuf, Result<Outcome>);
 /// What failed is tried again, alone, when all others are through, by which time whatever else ran on the host may have ended.
 pub fn test(built: &Built, filter: Option<&str>) -> Result<Outcome> {
     let (beside, alone) = sorted(&built.test_binaries)?;
+    // Before two binaries want them at the same time.
+    build_workloads()?;
     let mut all = Outcome::default();
     let mut failed = Vec::new();
     let mut ended = side_by_side(built, &beside, filter);
@@ -129,7 +131,7 @@ fn side_by_side<'a>(built: &Built, binaries: &[&'a PathBuf], filter: Option<&str
     })
 }
 
-/// Runs a binary, and shows what it wrote when it has ended, so that two do not mix.
+/// Runs a binary, and shows what it wrote to standard output when it has ended, so that two do not mix.
 fn shown_whole(built: &Built, binary: &Path, filter: Option<&str>) -> Result<Outcome> {
     let mut lines = format!("\n-- {}\n", name_of(binary));
     let run = counted_with(command(built, binary)?.args(filter), |line| {
@@ -138,6 +140,17 @@ fn shown_whole(built: &Built, binary: &Path, filter: Option<&str>) -> Result<Out
     });
     print!("{lines}");
     run
+}
+
+/// Where the workloads are built into.
+pub fn workloads() -> PathBuf {
+    root().join("target/workloads")
+}
+
+/// Builds what the tests watch.
+pub fn build_workloads() -> Result<()> {
+    let script = root().join("tests/workloads/build.sh");
+    run(Command::new("sh").arg(&script).arg(workloads()))
 }
 
 /// Runs a binary of root tests.
@@ -161,6 +174,7 @@ fn command(built: &Built, binary: &Path) -> Result<Command> {
     }
     command
         .arg(format!("TRAINPROF_BIN={}", built.trainprof.display()))
+        .arg(format!("TRAINPROF_WORKLOADS={}", workloads().display()))
         .args(["timeout", "--kill-after=10", LIMIT_S])
         .arg(binary)
         .args(["--test-threads=1", "--show-output"])

@@ -293,7 +293,7 @@ fn on_kernels(
 /// All kernels at the same time: each machine is one thread of the emulator, which waits for half of its time.
 fn in_machines(account: &mut Account, built: &Built, filter: Option<&str>) {
     println!("\n== virtual machines");
-    if let Err(error) = vm::prepare() {
+    if let Err(error) = on_host::build_workloads() {
         account.part("virtual machines", || Err(error));
         return;
     }

@@ -20,6 +20,8 @@ const NO_FILES: f64 = 0.6;
 const NO_CACHE: f64 = 0.8;
 /// Computing of a trainer that has nobody to make its batches, without stacks of its code.
 const NO_STACKS: f64 = 0.5;
+/// The same of one that has: it may do other work than its model's.
+const NO_STACKS_BESIDE: f64 = 0.9;
 
 /// What is claimed: shares are of the time that the verdict goes by.
 #[derive(Clone, Copy, Debug)]
@@ -162,8 +164,8 @@ fn missing(session: &Session, trainer: &Trainer, kind: Kind) -> Vec<(&'static st
     } else if given_up(session, SHED_SAMPLES) {
         lack(SHED_SAMPLES, left);
     }
-    if kind == Kind::Compute && alone && lacks(STACKS) {
-        lack(STACKS, NO_STACKS);
+    if kind == Kind::Compute && lacks(STACKS) {
+        lack(STACKS, if alone { NO_STACKS } else { NO_STACKS_BESIDE });
     }
     let by_wakers = matches!(
         kind,

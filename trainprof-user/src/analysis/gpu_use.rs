@@ -106,6 +106,15 @@ fn uses(facts: &Facts, pid: u32) -> bool {
         .is_some_and(|facts| facts.libraries.iter().any(|(name, _)| name == "libcuda"))
 }
 
+/// Whether a process may use a device that is no NVIDIA one, of which nothing is ever seen (AMD's runtime).
+pub fn may_use_another(session: &Session, pid: u32) -> bool {
+    session
+        .processes
+        .get(&pid)
+        .and_then(|process| process.seen.frameworks.as_ref())
+        .is_some_and(|loaded| loaded.has("hip-runtime"))
+}
+
 fn reason(session: &Session, is: impl Fn(&str) -> bool) -> Option<String> {
     let mut missing = session.missing.iter();
     let (_, reason) = missing.find(|(what, _)| is(what))?;

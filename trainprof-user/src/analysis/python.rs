@@ -146,12 +146,19 @@ fn mark(function: &PyFunctionFact) -> Mark {
     }
 }
 
-/// Whether a file is the job's own: of no installed package, not of Python itself, and nothing that a package made at run time, whose
-/// code has a name in angle brackets (`<__array_function__ internals>` is NumPy's). What a person typed has one too.
+/// Beginnings of names of code that Python itself, or a package at run time, made: NumPy's dispatchers, torch.fx, attrs, decorator.
+const MADE: [&str; 5] = [
+    "<frozen",
+    "<__array_function__",
+    "<eval_with_key",
+    "<attrs generated",
+    "<decorator-gen",
+];
+
+/// Whether a file is the job's own: of no installed package, not of Python itself, and nothing that a package made. What a person typed has
+/// a name in angle brackets too.
 fn is_own(file: &str) -> bool {
-    let typed = ["<stdin>", "<string>", "<ipython-input"];
-    let made = file.starts_with('<') && !typed.iter().any(|name| file.starts_with(name));
-    !made
+    !MADE.iter().any(|name| file.starts_with(name))
         && !file.contains("/site-packages/")
         && !file.contains("/dist-packages/")
         && !file.contains("/lib/python3")

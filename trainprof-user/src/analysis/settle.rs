@@ -68,7 +68,13 @@ pub fn told(
         Doubt::Guessed => format!(
             "nothing but its place in the loop tells what this work is for{}",
             because(session, STACKS).map_or_else(
-                || "; watch longer, so that its code is seen".to_owned(),
+                || {
+                    if trainer.beside_model.is_empty() {
+                        "; watch longer, so that its code is seen".to_owned()
+                    } else {
+                        ": you know what the function is for that it names".to_owned()
+                    }
+                },
                 |reason| format!(
                     ": {STACKS} is missing: {reason}; `trainprof doctor` tells how to get it"
                 )

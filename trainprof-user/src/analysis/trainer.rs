@@ -16,6 +16,9 @@ use super::{
     walk::{Walked, What},
 };
 
+/// The part (0–1) of the waits for locks behind work of producers from which on locks are that work's.
+const MOSTLY_WORK: f64 = 0.9;
+
 /// Everything that was found out about one trainer.
 pub struct Trainer {
     pub cast: Cast,
@@ -134,9 +137,18 @@ impl Trainer {
         let mut demand = self.demand.clone();
         if kind == Kind::InputCpu {
             demand.count_as(Kind::AllocationChurn, kind);
+            let locked = self
+                .shares
+                .iter()
+                .filter(|share| self.is_work_under_a_lock(share));
+            let worked: f64 = locked.map(|share| share.ns).sum();
+            if worked > MOSTLY_WORK * self.ns(Kind::Serialization) {
+                demand.count_as(Kind::Serialization, kind);
+            }
         }
         let beside = match kind {
-            Kind::InputCpu => self.beside_taking_in(),
+            Kind::InputCpu => self.beside(kind, &self.taking_in),
+            Kind::HostCompute => self.beside(kind, &self.beside_model),
             _ => Beside::default(),
         };
         let producers_cpu = demand.run_by_kind.get(&kind).copied().unwrap_or(0.0);
@@ -152,14 +164,17 @@ impl Trainer {
         bound::bound(kind, &terms, &demand)
     }
 
-    /// How much (0–1) of a share goes when the cause `kind` does: what is allocated to make batches, and workers that are made for it,
-    /// go with the work on them.
+    /// How much (0–1) of a share goes when the cause `kind` does: what is allocated to make batches, workers that are made for it, and locks
+    /// that are held for it go with the work on them.
     fn part_of_cause(&self, kind: Kind, share: &Share) -> f64 {
         if share.kind == kind {
             return 1.0;
         }
         match share.kind {
             Kind::WorkerStart if kind == Kind::InputCpu => 1.0,
+            Kind::Serialization if kind == Kind::InputCpu => {
+                f64::from(u8::from(self.is_work_under_a_lock(share)))
+            }
             Kind::AllocationChurn if kind == Kind::InputCpu => {
                 let (way, spent) = &self.walked.leaves[share.leaf as usize];
                 if share.in_stall || self.cast.producers.contains(&way.what.tid()) {
@@ -172,19 +187,28 @@ impl Trainer {
         }
     }
 
-    /// What other causes took while the step thread took batches in: what it waits for then goes with that work.
-    fn beside_taking_in(&self) -> Beside {
+    /// Whether a producer had a lock, and a CPU: nobody waits for the lock when that work is gone.
+    fn is_work_under_a_lock(&self, share: &Share) -> bool {
+        let (way, _) = &self.walked.leaves[share.leaf as usize];
+        share.kind == Kind::Serialization
+            && share.detail.lock.is_some()
+            && matches!(way.what, What::Run { tid } if self.cast.producers.contains(&tid))
+    }
+
+    /// What other causes took in stretches in which the step thread's running is all told as `kind`: what it waits for then goes with
+    /// that work.
+    fn beside(&self, kind: Kind, stretches: &[(u64, u64)]) -> Beside {
         let mut out = Beside::default();
-        if self.taking_in.is_empty() {
+        if stretches.is_empty() {
             return out;
         }
         let leaves = self.walked.leaves.len();
-        let (mut input, mut stalled) = (vec![0.0; leaves], vec![false; leaves]);
+        let (mut told, mut stalled) = (vec![0.0; leaves], vec![false; leaves]);
         for share in &self.shares {
             let leaf = share.leaf as usize;
             stalled[leaf] = share.in_stall;
-            if share.kind == Kind::InputCpu {
-                input[leaf] += share.of_leaf;
+            if share.kind == kind {
+                told[leaf] += share.of_leaf;
             }
         }
         for piece in &self.walked.pieces {
@@ -192,11 +216,11 @@ impl Trainer {
             let (way, _) = &self.walked.leaves[leaf];
             let own = way.hops.is_empty();
             if own && matches!(way.what, What::Run { .. }) {
-                // Its own running then is all told as input.
+                // That is told already.
                 continue;
             }
-            let inside = spans::share_inside(&[(piece.from, piece.to)], &self.taking_in);
-            let ns = piece.ns * inside * (1.0 - input[leaf]);
+            let inside = spans::share_inside(&[(piece.from, piece.to)], stretches);
+            let ns = piece.ns * inside * (1.0 - told[leaf]);
             if stalled[leaf] {
                 out.stalled += ns;
             } else {

@@ -85,11 +85,8 @@ impl Threads {
     /// # Errors
     /// Whatever the kernel says.
     pub fn remove(&mut self, tid: u32) -> io::Result<()> {
-        let Some(place) = self.places.get(&tid) else {
-            return Ok(());
-        };
         // Else a probe was first, and has freed the place.
-        if self.places.remove(&tid)? {
+        if let Some(place) = self.places.take(&tid)? {
             self.free.push(place, 0).map_err(io::Error::other)?;
         }
         Ok(())

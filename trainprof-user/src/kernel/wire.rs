@@ -5,7 +5,6 @@ use std::{
     marker::PhantomData,
     mem::{MaybeUninit, size_of},
     os::fd::{AsFd, AsRawFd, RawFd},
-    ptr::null_mut,
 };
 
 use aya::{
@@ -37,7 +36,7 @@ pub fn descriptor(map: &Map) -> Option<RawFd> {
 
 const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
-const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+const BPF_MAP_LOOKUP_AND_DELETE_ELEM: libc::c_long = 21;
 const BPF_NOEXIST: u64 = 1;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
@@ -152,12 +151,15 @@ impl<K: Wire, V: Wire> Table<K, V> {
         }
     }
 
-    /// Takes an entry out; `Ok(false)` when there is none.
-    pub fn remove(&self, key: &K) -> io::Result<bool> {
-        // SAFETY: as in `get`; no value is read or written.
-        match unsafe { element(self.fd(), BPF_MAP_DELETE_ELEM, key, null_mut::<V>(), 0) } {
-            Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+    /// Takes an entry out at once; `Ok(None)` when there is none.
+    pub fn take(&self, key: &K) -> io::Result<Option<V>> {
+        let mut value = MaybeUninit::<V>::uninit();
+        let to = value.as_mut_ptr();
+        // SAFETY: as in `get`.
+        match unsafe { element(self.fd(), BPF_MAP_LOOKUP_AND_DELETE_ELEM, key, to, 0) } {
+            // SAFETY: the kernel wrote the whole value, and every bit pattern is valid.
+            Ok(()) => Ok(Some(unsafe { value.assume_init() })),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
             Err(error) => Err(error),
         }
     }

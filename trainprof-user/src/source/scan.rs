@@ -259,36 +259,53 @@ impl FollowSet for Probes {
 pub fn follow_all(probes: &mut Probes, targets: &[u32]) -> Result<Vec<Followed>, ScanError> {
     let mut added = Vec::new();
     loop {
-        let before = added.len();
+        let mut changed = false;
         for pid in family(targets)? {
             for tid in threads_of(pid) {
-                added.extend(follow(probes, pid, tid)?);
+                match follow(probes, pid, tid)? {
+                    Found::Known => {}
+                    Found::Ending => changed = true,
+                    Found::New(thread) => {
+                        added.push(thread);
+                        changed = true;
+                    }
+                }
             }
         }
-        if added.len() == before {
+        if !changed {
             return Ok(added);
         }
     }
 }
 
+/// What became of a thread that was found.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// It is followed already, or too far gone to be looked at.
+    Known,
+    /// It ended meanwhile, or was another one's id that a program was executed under: whoever is there now is found by the next look.
+    Ending,
+    New(Followed),
+}
+
 /// Follows a thread that is not yet, and goes on.
-fn follow(set: &mut impl FollowSet, pid: u32, tid: u32) -> Result<Option<Followed>, KernelError> {
+fn follow(set: &mut impl FollowSet, pid: u32, tid: u32) -> Result<Found, KernelError> {
     if set.has(tid) {
-        return Ok(None);
+        return Ok(Found::Known);
     }
     let Some(state) = initial_state(pid, tid) else {
-        return Ok(None);
+        return Ok(Found::Known);
     };
     let since = KtimeNs(state.followed_since);
     if !set.add(tid, state)? {
-        return Ok(None);
+        return Ok(Found::Known);
     }
     // The probe at its end may have passed before it was in the set: then nobody takes it out again.
     if is_ending(pid, tid) {
         set.remove(tid)?;
-        return Ok(None);
+        return Ok(Found::Ending);
     }
-    Ok(Some(Followed { pid, tid, since }))
+    Ok(Found::New(Followed { pid, tid, since }))
 }
 
 /// Whether a thread is gone, or on its way: the flag is set before the probe at its end (`do_exit`, kernel/exit.c).
@@ -376,7 +393,10 @@ mod tests {
                 reap,
                 has: BTreeSet::new(),
             };
-            assert_eq!(follow(&mut late, pid, pid).expect("no error"), None);
+            assert_eq!(
+                follow(&mut late, pid, pid).expect("no error"),
+                Found::Ending
+            );
             assert!(late.has.is_empty(), "reaped: {reap}");
             if let Some(mut child) = late.child.filter(|_| !reap) {
                 child.wait().expect("wait for a child");
@@ -386,9 +406,10 @@ mod tests {
         let ours = std::process::id();
         let mut set = Late::default();
         let followed = follow(&mut set, ours, ours).expect("no error");
-        assert_eq!(followed.map(|followed| followed.tid), Some(ours));
+        assert!(matches!(followed, Found::New(thread) if thread.tid == ours));
         assert!(set.has.contains(&ours));
-        assert_eq!(follow(&mut set, ours, ours).expect("no error"), None);
+        let again = follow(&mut set, ours, ours).expect("no error");
+        assert_eq!(again, Found::Known);
     }
 
     #[test]

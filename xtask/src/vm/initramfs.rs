@@ -136,7 +136,7 @@ done
 touch /run/failed
 while read -r name failed; do
     for try in $(seq {MORE_TRIES}); do
-        echo \"AGAIN $failed: it failed, and is run once more, alone\"
+        echo \"AGAIN $failed: it failed, and is run once more\"
         timeout -s KILL {TEST_LIMIT_S} /tests/$name --test-threads=1 --show-output --exact $failed 2>&1 < /dev/null | tee /tmp/again
         if grep -q '^test result: ok. 1 passed' /tmp/again; then
             echo; echo \"VM-REPEATED $failed\"

@@ -19,7 +19,7 @@ use super::{
     facts::Facts,
     files::FileKinds,
     gpu::GpuTime,
-    gpu_use::GpuUse,
+    gpu_use::{self, GpuUse},
     helpers::{Helpers, Task},
     kind::Kind,
     locks::{Lock, LockId},
@@ -136,15 +136,19 @@ impl<'a> Scene<'a> {
         } else {
             takes_in(facts, cast, locks)
         };
-        // What is done beside a GPU, or while it idles, its samples tell.
-        let beside_model = if cast.producers.is_empty() || GpuUse::new(facts, cast, gpu).used {
-            Vec::new()
-        } else {
-            let apart = Python::new(facts).apart(cast.step_tid, BESIDE);
-            without(&apart, &taking_in)
-        };
         // Between two sets of workers a sampler may draw for long.
         let worker_starts = without(&phases::worker_starts(facts, cast), &taking_in);
+        // What is done beside a GPU, or while it idles, its samples tell.
+        let on_gpu = GpuUse::new(facts, cast, gpu).used
+            || gpu_use::may_use_another(facts.session, cast.trainer);
+        let beside_model = if cast.producers.is_empty() || on_gpu {
+            Vec::new()
+        } else {
+            let taken = taken(facts, cast, locks);
+            let apart = Python::new(facts).apart(cast.step_tid, BESIDE, &taken);
+            let told = [&*taking_in, &worker_starts, &checkpoints.own].concat();
+            without(&apart, &union(told))
+        };
         Self {
             chokes: chokes::chokes(facts, cast),
             helpers,

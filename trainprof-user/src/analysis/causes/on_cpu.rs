@@ -164,6 +164,11 @@ impl Scene<'_> {
             out.push((Kind::InputCpu, detail, took));
             left -= took;
         }
+        if own && !self.beside_model.is_empty() {
+            let other = share_inside(windows, &self.beside_model).min(left);
+            out.push((Kind::HostCompute, detail, other));
+            left -= other;
+        }
         // What it wrote has had its part.
         let windows = &*without(windows, checkpoints);
         let split = split(self.facts, tid, windows);
@@ -238,12 +243,6 @@ impl Scene<'_> {
             user += split.write;
         } else if split.write > 0.0 {
             out.push((self.written_to(tid), detail, left * split.write));
-        }
-        if own && !producer && !self.beside_model.is_empty() {
-            let other = share_inside(windows, &self.beside_model).min(left);
-            let all = user + split.gpu_driver + split.decoders;
-            out.push((Kind::HostCompute, detail, other * all));
-            left -= other;
         }
         user *= left;
         let driver = left * split.gpu_driver;

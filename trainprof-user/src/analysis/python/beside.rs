@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ALWAYS, Doing, Mark, Python};
-use crate::analysis::alternation::of_framework;
+use crate::{
+    analysis::alternation::of_framework,
+    record::{fact::SampleFact, touch::PlaceClass},
+};
 
 /// A framework that clock samples see less than this part (0–1) of a thread's time trains nothing there.
 const LEAST_MODEL: f64 = 0.02;
@@ -18,6 +21,12 @@ const MOST_COMPUTING: f64 = 0.3;
 const MIN_PREPARING: usize = 20;
 const MOST_PREPARING: f64 = 0.5;
 const BEFORE: f64 = 0.7;
+/// The same of a function that runs when the model has computed: that is no part of it, as a loss between two halves of it would be.
+const AFTER: f64 = 0.3;
+/// Part (0–1) of a function's samples in which it calls a framework, and is no model all the same: it takes a tensor's values over.
+const CALLS: f64 = 0.05;
+/// Part of the samples that show a framework's own Python code where there is a model made of it.
+const MADE_OF_IT: f64 = 0.02;
 
 /// What was seen of a function of the job's own.
 #[derive(Default)]
@@ -31,9 +40,9 @@ struct Aside {
 }
 
 impl Aside {
-    fn is_no_model(&self, most: f64) -> bool {
+    fn is_no_model(&self, calls: f64, most: f64) -> bool {
         self.samples >= MIN_ASIDE
-            && self.computed == 0
+            && self.computed as f64 <= calls * self.samples as f64
             && self.near >= MIN_ASIDE
             && self.near_computing as f64 <= most * self.near as f64
     }
@@ -44,15 +53,35 @@ impl Python<'_> {
     /// stacks nor by clock samples at about the same times: what they do is no model, and it is not known what it is for. Empty as
     /// `input` is.
     pub fn beside(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
-        let functions = self.asides(pid, &self.running(pid), MOST_COMPUTING);
+        let session = self.facts.session;
+        let computes = |place| of_framework(session, place);
+        let functions = self.asides(pid, &self.running(pid), 0.0, MOST_COMPUTING, computes);
         self.stretches_under(pid, least, &functions)
     }
 
-    /// The same of a process that others make input for: in such functions as the framework never calls, but for what they do to make
-    /// input. It is the trainer's own work beside its model: a metric, say, or a log.
-    pub fn apart(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
-        let mut functions = self.asides(pid, &self.running(pid), MOST_COMPUTING);
-        functions.retain(|function| !self.is_called(*function));
+    /// The same of a process that others make input for: in such functions as run when the framework has computed in a turn, and are
+    /// never called by it; what they do to make input is not counted. It is the trainer's own work beside its model: a metric, say, or a log.
+    pub fn apart(&self, pid: u32, least: f64, taken: &[u64]) -> Vec<(u64, u64)> {
+        let running = self.running(pid);
+        let shows = |stack| self.marks[stack].contains(&Mark::Framework);
+        let made_of_it = running.iter().filter(|(_, stack)| shows(stack)).count();
+        if (made_of_it as f64) < MADE_OF_IT * running.len() as f64 || made_of_it == 0 {
+            return Vec::new();
+        }
+        let session = self.facts.session;
+        // What is compiled at run time may be the model, and the kernel works for whoever calls it.
+        let may_compute = |place| {
+            let known = session.places.get(&place);
+            known.is_none_or(|place| place.module.is_none() || place.class == PlaceClass::Kernel)
+                || of_framework(session, place)
+        };
+        let functions = self.asides(pid, &running, CALLS, MOST_COMPUTING, may_compute);
+        let functions: BTreeSet<u32> = self
+            .later(pid, &running, &functions, taken)
+            .into_iter()
+            .filter(|(function, mean)| *mean <= AFTER && !self.is_called(*function))
+            .map(|(function, _)| function)
+            .collect();
         let python = &self.facts.session.python;
         self.stretches(pid, least, |stack| {
             let of = python.stacks.get(&stack);
@@ -76,6 +105,27 @@ impl Python<'_> {
     pub fn prepares(&self, pid: u32, least: f64, taken: &[u64]) -> Vec<(u64, u64)> {
         let running = self.running(pid);
         let session = self.facts.session;
+        let computes = |place| of_framework(session, place);
+        let functions = self.asides(pid, &running, 0.0, MOST_PREPARING, computes);
+        let functions = self
+            .later(pid, &running, &functions, taken)
+            .into_iter()
+            .filter(|(function, mean)| *mean >= BEFORE && !self.is_called(*function))
+            .map(|(function, _)| function)
+            .collect();
+        self.stretches_under(pid, least, &functions)
+    }
+
+    /// The chance (0–1) that the framework's computing comes later in its turn than each of these functions; only of those that were seen
+    /// often enough.
+    fn later(
+        &self,
+        pid: u32,
+        running: &[(u64, u32)],
+        functions: &BTreeSet<u32>,
+        taken: &[u64],
+    ) -> BTreeMap<u32, f64> {
+        let session = self.facts.session;
         let since_taken = |at: u64| {
             let before = taken.partition_point(|from| *from <= at).checked_sub(1)?;
             Some(at - taken[before])
@@ -87,23 +137,25 @@ impl Python<'_> {
             .collect();
         computing.sort_unstable();
         let mut later = BTreeMap::<u32, Vec<f64>>::new();
-        let asides = self.asides(pid, &running, MOST_PREPARING);
-        for (at, stack) in &running {
-            let functions = session.python.stacks.get(stack).into_iter().flatten();
+        for (at, stack) in running {
+            let stack = session.python.stacks.get(stack).into_iter().flatten();
             let Some(since) = since_taken(*at) else {
                 continue;
             };
             let before = computing.partition_point(|other| *other <= since);
             let part = (computing.len() - before) as f64 / computing.len().max(1) as f64;
-            for function in functions.filter(|function| asides.contains(function)) {
+            for function in stack.filter(|function| functions.contains(function)) {
                 later.entry(*function).or_default().push(part);
             }
         }
-        later.retain(|function, parts| {
-            let mean = parts.iter().sum::<f64>() / parts.len() as f64;
-            parts.len() >= MIN_PREPARING && mean >= BEFORE && !self.is_called(*function)
-        });
-        self.stretches_under(pid, least, &later.into_keys().collect())
+        later
+            .into_iter()
+            .filter(|(_, parts)| parts.len() >= MIN_PREPARING)
+            .map(|(function, parts)| {
+                let mean = parts.iter().sum::<f64>() / parts.len() as f64;
+                (function, mean)
+            })
+            .collect()
     }
 
     /// Stretches in any of these functions.
@@ -115,9 +167,16 @@ impl Python<'_> {
         self.stretches(pid, least, is_aside)
     }
 
-    /// Functions of the job's own under which its framework never computes by these stacks, and for no more than this part of the
-    /// time by clock samples.
-    fn asides(&self, pid: u32, running: &[(u64, u32)], most: f64) -> BTreeSet<u32> {
+    /// Functions of the job's own under which its framework computes in no more than the part `calls` of these stacks, and for no more than
+    /// the part `most` of the time by clock samples, of places that `computes`.
+    fn asides(
+        &self,
+        pid: u32,
+        running: &[(u64, u32)],
+        calls: f64,
+        most: f64,
+        computes: impl Fn(u32) -> bool,
+    ) -> BTreeSet<u32> {
         let session = self.facts.session;
         let trains = session
             .processes
@@ -125,8 +184,8 @@ impl Python<'_> {
             .and_then(|process| process.seen.frameworks.as_ref())
             .is_some_and(|loaded| loaded.trains());
         let clock = self.facts.samples(pid);
-        let computes = |place: u32| of_framework(session, place);
-        let seen = clock.iter().filter(|sample| computes(sample.place)).count();
+        let of_model = |sample: &&SampleFact| of_framework(session, sample.place);
+        let seen = clock.iter().filter(of_model).count();
         if !trains || (seen as f64) < LEAST_MODEL * clock.len() as f64 || seen == 0 {
             return BTreeSet::new();
         }
@@ -157,7 +216,8 @@ impl Python<'_> {
             }
         }
         let always = ALWAYS * running.len() as f64;
-        functions.retain(|_, aside| aside.is_no_model(most) && (aside.samples as f64) <= always);
+        functions
+            .retain(|_, aside| aside.is_no_model(calls, most) && (aside.samples as f64) <= always);
         functions.into_keys().collect()
     }
 }

@@ -20,8 +20,8 @@ pub(super) fn rule(look: &Look) -> Answer {
                 evidence.insert("python", places.iter().map(python).collect());
             }
             return (
-                format!("the trainer does other work than its model's and its input's in each step{most}"),
-                "if that is a metric or a log, do it less often, on a part of the data, or in another process; if it makes what the model learns from, do it in the workers".to_owned(),
+                format!("the trainer does other work than its model's and its input's{most}"),
+                "if that is a metric or a log, do it less often, on a part of the data, or in another process; if the model needs it (a loss), let the framework compute it".to_owned(),
             );
         }
         evidence.insert("synchronising_share", rounded(look.trainer.synchronising));

@@ -4,7 +4,7 @@ use super::Look;
 use crate::{
     analysis::{
         Kind,
-        confidence::{FILES, SAMPLES, SHED_SAMPLES, given_up},
+        confidence::{FILES, SAMPLES, SHED_SAMPLES, STACKS, given_up},
         walk::What,
     },
     session::Session,
@@ -24,9 +24,8 @@ const READINGS: usize = 2;
 /// Whether a rule is about something that this job does not have: then it has not got that trouble either.
 pub(super) fn is_pointless(look: &Look, kind: &str) -> bool {
     match kind {
-        "host-compute" | "h2d-copy" | "gpu-memory-growth" | "gpu-shared" => {
-            !look.trainer.gpu_use.used
-        }
+        "h2d-copy" | "gpu-memory-growth" | "gpu-shared" => !look.trainer.gpu_use.used,
+        "host-compute" => !look.trainer.gpu_use.used && !may_do_other_work(look),
         _ => false,
     }
 }
@@ -35,6 +34,11 @@ pub(super) fn is_pointless(look: &Look, kind: &str) -> bool {
 pub(super) fn lack(look: &Look, kind: &str) -> Option<String> {
     let gpu = &look.trainer.gpu_use;
     match kind {
+        "host-compute" if !gpu.used => (!has_stacks(look)).then(|| {
+            missing(look.session, STACKS).unwrap_or_else(|| {
+                "too few stacks of Python code tell what the trainer does".to_owned()
+            })
+        }),
         "host-compute" => gpu.unseen().then(|| gpu.why()),
         "h2d-copy" => (gpu.used && !gpu.called).then(|| gpu.why_no_calls()),
         "allocation-churn" => unsampled(look),
@@ -64,6 +68,14 @@ fn missing(session: &Session, name: &str) -> Option<String> {
     let mut missing = session.missing.iter();
     let (what, reason) = missing.find(|(what, _)| what == name)?;
     Some(format!("{what} is missing: {reason}"))
+}
+
+/// Whether a trainer runs Python code, which may be for other things than its model, and has others make its input.
+fn may_do_other_work(look: &Look) -> bool {
+    let cast = &look.trainer.cast;
+    let process = look.session.processes.get(&cast.trainer);
+    let loaded = process.and_then(|process| process.seen.frameworks.as_ref());
+    !cast.producers.is_empty() && loaded.is_some_and(|loaded| loaded.python.is_some())
 }
 
 /// Whether stacks of the trainer's code tell what it does.

@@ -46,7 +46,9 @@ pub(super) fn rule(look: &Look) -> Answer {
         .then(|| unusual_code(look, &slow, &normal))
         .flatten();
     // Steps in which the model computes more, of what it always does: an evaluation, the end of an epoch.
-    if worst.is_some_and(|(kind, _)| *kind == Kind::Compute) && code.is_none() {
+    let beside_gpu = look.trainer.gpu_use.used;
+    let more_of_it = |kind: &Kind| *kind == Kind::Compute || computes && !beside_gpu;
+    if worst.is_some_and(|(kind, _)| more_of_it(kind)) && code.is_none() {
         return Answer::Clear;
     }
     let mut evidence: Evidence = [

@@ -14,13 +14,18 @@ use crate::{
     session::roles,
 };
 
-#[test]
-fn a_lock_that_goes_round_is_one_cause() {
+/// The lock that goes round.
+const ROUND: LockId = LockId {
+    pid: TRAINER,
+    line: 0x7000 >> 6,
+};
+
+fn goes_round() -> Tale {
     // Four loader threads take turns of 5 ms on the interpreter's lock, asking again when 5 ms are over; every
     // 40 ms one of them hands a batch to the trainer.
     let mut tale = Tale::default();
     tale.process(TRAINER, 1);
-    let gil = 0x7000;
+    let gil = ROUND.line << 6;
     for n in 0..4 {
         tale.thread(TRAINER, 101 + n);
         tale.ops(101 + n, 10.0, Op::Open, Class::File, 5, 100, 1 << 20, 1.0);
@@ -52,16 +57,27 @@ fn a_lock_that_goes_round_is_one_cause() {
             );
         }
     }
-    let analysis = analyse(&tale.session(8000.0));
+    tale
+}
+
+#[test]
+fn a_lock_that_goes_round_is_one_cause() {
+    let analysis = analyse(&goes_round().session(8000.0));
     let trainer = analysis.trainer.expect("a trainer");
     sums_up(&trainer);
-    assert!(analysis.locks.contains_key(&LockId {
-        pid: TRAINER,
-        line: gil >> 6
-    }));
+    assert!(analysis.locks.contains_key(&ROUND));
     assert_eq!(trainer.cast.loader_threads.len(), 4);
     let found = share(&trainer, Kind::Serialization);
     assert!(found > 0.7, "{found}");
+}
+
+#[test]
+fn what_producers_do_under_a_lock_goes_with_their_work() {
+    let trainer = trainer(&goes_round(), 8000.0);
+    // Without the lock two of them could work at once; without their work nobody has the lock.
+    let locked = trainer.bound(Kind::Serialization);
+    let input = trainer.bound(Kind::InputCpu);
+    assert!(input > 1.3 * locked, "{input} {locked}");
 }
 
 #[test]

@@ -301,7 +301,7 @@ fn a_function_under_which_no_framework_computes_is_not_the_model() {
 #[test]
 fn what_is_done_with_a_batch_before_the_model_has_it_is_input() {
     // A worker is always ahead. The trainer's 100 ms: 40 in `pad`, and 60 in the model, in this order or the other one.
-    let told = |pad: u32, model: u32, stack: &[u32]| {
+    let told = |pad: u32, model: &[(u32, u32)], stack: &[u32]| {
         let mut tale = job(1);
         tale.function(1, SCRIPT, "<module>")
             .function(3, MODULE, "Module._call_impl")
@@ -309,13 +309,15 @@ fn what_is_done_with_a_batch_before_the_model_has_it_is_input() {
             .library(TRAINER, "torch")
             .place(1, "python3.11", PlaceClass::Python)
             .place(2, "libtorch_cpu.so", PlaceClass::Other)
-            .stack(1, stack, TRAINER, times(pad, 2))
-            .stack(2, &[3, 1], TRAINER, times(model, 3));
+            .stack(1, stack, TRAINER, times(pad, 2));
         for when in times(pad, 2) {
             tale.sample(TRAINER, when + 1.0, 1);
         }
-        for when in times(model, 3) {
-            tale.sample(TRAINER, when + 1.0, 2);
+        for (from, count) in model {
+            tale.stack(2, &[3, 1], TRAINER, times(*from, *count));
+            for when in times(*from, *count) {
+                tale.sample(TRAINER, when + 1.0, 2);
+            }
         }
         for step in 0..80 {
             let begin = f64::from(step) * 100.0;
@@ -324,10 +326,10 @@ fn what_is_done_with_a_batch_before_the_model_has_it_is_input() {
         }
         tale
     };
-    let before = trainer(&told(0, 2, &[4, 1]), 8000.0);
+    let before = trainer(&told(0, &[(2, 3)], &[4, 1]), 8000.0);
     close(share(&before, Kind::InputCpu), 0.4, "before the model");
     // After it, it is a metric, say.
-    let tale = told(3, 0, &[4, 1]);
+    let tale = told(3, &[(0, 3)], &[4, 1]);
     let after = trainer(&tale, 8000.0);
     sums_up(&after);
     close(share(&after, Kind::InputCpu), 0.0, "after it");
@@ -342,8 +344,25 @@ fn what_is_done_with_a_batch_before_the_model_has_it_is_input() {
         verdict.summary
     );
     assert!(verdict.confidence < 0.7, "{}", verdict.confidence);
+    // What it waits for there goes with it.
+    let mut tale = told(3, &[(0, 3)], &[4, 1]);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let (from, to) = (begin + 72.0, begin + 88.0);
+        tale.wait(TRAINER, from, to, SLEEP, On::Nothing, By::Interrupt);
+    }
+    let waits = trainer(&tale, 8000.0);
+    close(share(&waits, Kind::HostCompute), 0.24, "its running");
+    assert!(
+        waits.bound(Kind::HostCompute) > 1.0 / 0.6,
+        "{}",
+        waits.bound(Kind::HostCompute)
+    );
+    // Between two halves of the model it may be a part of it, as a loss is.
+    let between = trainer(&told(2, &[(0, 2), (4, 1)], &[4, 1]), 8000.0);
+    close(share(&between, Kind::HostCompute), 0.0, "a loss");
     // What the framework calls is part of the model.
-    let called = trainer(&told(3, 0, &[4, 3, 1]), 8000.0);
+    let called = trainer(&told(3, &[(0, 3)], &[4, 3, 1]), 8000.0);
     close(
         share(&called, Kind::HostCompute),
         0.0,

@@ -56,7 +56,7 @@ pub fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
 
 /// Whether calls tell that, or that it could not be told what a GPU does.
 fn uses_gpu(report: &Report) -> bool {
-    let of_gpu = |kind: &str| kind == "host-compute" || kind == "gpu-shared";
+    let of_gpu = |kind: &str| kind == "h2d-copy" || kind == "gpu-shared";
     let walked = report.verdict.is_some();
     !report.gpu.calls.is_empty() || walked && report.not_told.iter().any(|row| of_gpu(row.kind))
 }
