@@ -147,15 +147,7 @@ fn trainer(
     let gpu = GpuTime::new(facts, &cast);
     let pinned = allowed_cpus(facts);
     let (may_use, host) = (cpus(facts.session, pinned), host_cpus(facts.session));
-    let scene = Scene::new(
-        facts,
-        &cast,
-        locks,
-        files,
-        throttled,
-        &gpu,
-        (host, may_use >= host),
-    );
+    let scene = Scene::new(facts, &cast, locks, files, throttled, &gpu, (host, may_use));
     // First with what is known of a batch's length beforehand, then with the steps that this shows.
     let mut walked = Walker::new(facts, &cast, locks, guess_batch(facts, &cast)).explain();
     let steps = steps::steps(facts, &cast, &scene, &walked);

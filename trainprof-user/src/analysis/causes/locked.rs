@@ -6,6 +6,7 @@ use super::Scene;
 use crate::{
     analysis::{
         cast::Cast,
+        cpus::cpu_ns,
         facts::{Facts, is_on_purpose},
         locks::{Lock, LockId},
         python::{self, Waits},
@@ -20,6 +21,8 @@ use trainprof_common::thread::WakerKind;
 
 /// So much (0–1) of the work of all threads of a lock, done by one of them, leaves nothing that could be done at once.
 const NEARLY_ALL: f64 = 0.85;
+/// CPUs of which this part (0–1) is in use leave next to nothing to be gained by working at once.
+const USED_UP: f64 = 0.87;
 
 impl Scene<'_> {
     /// A lock that others than the step thread's own helpers contend for.
@@ -30,17 +33,17 @@ impl Scene<'_> {
         })
     }
 
-    /// Who does the work of a lock of one on the way.
+    /// Who does most of the work of a lock on the way that keeps nobody from working.
     pub(super) fn only_worker(&self, leaf: &Leaf) -> Option<u32> {
         leaf.hops.iter().find_map(|hop| match hop.how {
-            HopKind::Lock(id) => self.locks_of_one.get(&id).copied(),
+            HopKind::Lock(id) => self.idle_locks.get(&id).copied(),
             _ => None,
         })
     }
 
     pub(super) fn counts(&self, id: LockId) -> bool {
         self.locks.get(&id).is_some_and(|lock| {
-            !self.locks_of_one.contains_key(&id)
+            !self.idle_locks.contains_key(&id)
                 && (lock.asks_again
                     || lock
                         .threads
@@ -108,27 +111,34 @@ impl Scene<'_> {
     }
 }
 
-/// Locks between producers inside a process of which one does nearly all the work, and that one: the others pass on what it makes. They
-/// wait for the lock while it makes the next, and without the lock it would make no more of them.
-pub(super) fn locks_of_one(
+/// Locks that keep nobody from working, and the producer that does most of the work under them:
+/// - inside a process, between producers of which one does nearly all the work: the others pass on what it makes. They wait for the lock
+///   while it makes the next, and without the lock it would make no more of them;
+/// - where those who take turns on it, the producers and the step thread use up the `cpus` that the job may use: who waits for the lock would
+///   have no CPU without it either.
+pub(super) fn idle_locks(
     facts: &Facts,
     cast: &Cast,
     locks: &BTreeMap<LockId, Lock>,
+    cpus: f64,
 ) -> BTreeMap<LockId, u32> {
-    let only = |lock: &Lock| {
+    let walkable = facts.walkable_ns() as f64;
+    let most = |id: &LockId, lock: &Lock| {
         let works = lock.threads.iter().map(|tid| (*tid, work(facts, *tid)));
         let all: u64 = works.clone().map(|(_, ns)| ns).sum();
-        works
-            .max_by_key(|(_, ns)| *ns)
-            .filter(|(tid, ns)| {
-                *ns > 0 && *ns as f64 >= NEARLY_ALL * all as f64 && cast.producers.contains(tid)
-            })
-            .map(|(tid, _)| tid)
+        let (tid, ns) = works.max_by_key(|(_, ns)| *ns)?;
+        let of_one = id.pid != 0
+            && !lock.threads.contains(&cast.step_tid)
+            && ns as f64 >= NEARLY_ALL * all as f64;
+        let used = cpu_ns(facts, |tid| {
+            lock.threads.contains(&tid) || cast.producers.contains(&tid) || tid == cast.step_tid
+        });
+        let idle = of_one || used >= USED_UP * cpus * walkable;
+        (ns > 0 && idle && cast.producers.contains(&tid)).then_some(tid)
     };
     locks
         .iter()
-        .filter(|(id, lock)| id.pid != 0 && !lock.threads.contains(&cast.step_tid))
-        .filter_map(|(id, lock)| Some((*id, only(lock)?)))
+        .filter_map(|(id, lock)| Some((*id, most(id, lock)?)))
         .collect()
 }
 

@@ -98,7 +98,7 @@ pub struct Scene<'a> {
     /// Threads of the trainer that mostly look for work, and the part (0–1) of their running that it is.
     idlers: BTreeMap<u32, f64>,
     /// Locks that keep nobody from working, and whose work is done while others wait for them.
-    locks_of_one: BTreeMap<LockId, u32>,
+    idle_locks: BTreeMap<LockId, u32>,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     taking_in: Vec<(u64, u64)>,
     /// Stretches in which a step thread with producers, and without a GPU, did other work than its model's and its input's.
@@ -112,7 +112,7 @@ pub struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// `host`: its CPUs, and whether the job may use all of them.
+    /// CPUs of the host, and how many of them the job may use.
     pub fn new(
         facts: &'a Facts<'a>,
         cast: &'a Cast,
@@ -120,7 +120,7 @@ impl<'a> Scene<'a> {
         files: &'a FileKinds,
         throttled: &'a Throttled,
         gpu: &'a GpuTime,
-        (cpus, free): (f64, bool),
+        (cpus, may_use): (f64, f64),
     ) -> Self {
         let helpers = Helpers::new(facts, cast);
         let apart = helpers.threads_apart(facts.session);
@@ -162,7 +162,7 @@ impl<'a> Scene<'a> {
             own_batches,
             churning: on_cpu::churning(facts, &file_faults),
             file_faults,
-            locks_of_one: locked::locks_of_one(facts, cast, locks),
+            idle_locks: locked::idle_locks(facts, cast, locks, may_use),
             lock_waits: locked::waits(facts, locks, |item| (item.from, item.woken)),
             lock_turns: locked::waits(facts, locks, |item| (item.from, item.to)),
             handed_on: locked::handed_on(facts, locks),
@@ -172,7 +172,7 @@ impl<'a> Scene<'a> {
             files,
             throttled,
             gpu,
-            crowding: Crowding::new(facts, cpus, free, &apart),
+            crowding: Crowding::new(facts, cpus, may_use >= cpus, &apart),
         }
     }
 

@@ -64,7 +64,9 @@ pub(super) fn rule(look: &Look) -> Answer {
     // What a lock keeps them from, more of them do not get either.
     let locked = trainer.demand.locked_out / trainer.demand.busy.max(1.0);
     let running: f64 = trainer.demand.run_by_kind.values().sum();
-    let cpu_each = running / trainer.demand.busy.max(1.0);
+    // One that wants a CPU would use it.
+    let at_work = trainer.demand.busy - trainer.demand.crowded;
+    let cpu_each = running / at_work.max(1.0);
     let free = look.free_cpus();
     let room = free >= 0.3 * cpu_each || cpu_each < 0.1;
     if waits < WAITS || busy < BUSY || locked > 0.3 || !room || wanted <= parallel + 0.2 {

@@ -20,7 +20,8 @@ const ROUND: LockId = LockId {
     line: 0x7000 >> 6,
 };
 
-fn goes_round() -> Tale {
+/// `computes`: how much of 40 ms the trainer runs.
+fn goes_round(computes: f64) -> Tale {
     // Four loader threads take turns of 5 ms on the interpreter's lock, asking again when 5 ms are over; every
     // 40 ms one of them hands a batch to the trainer.
     let mut tale = Tale::default();
@@ -37,19 +38,19 @@ fn goes_round() -> Tale {
         if turn >= 4 {
             // It waited for the three turns of the others, asking again at each.
             for wait in 0..3_u32 {
-                let from = begin - 15.0 + f64::from(wait) * 5.0 + 0.1;
+                let from = begin - 15.0 + f64::from(wait) * 5.0 + 0.02;
                 let by = if wait == 2 {
                     By::Thread(before)
                 } else {
                     By::Interrupt
                 };
-                tale.wait(runs, from, from + 4.9, FUTEX, On::Futex(gil), by);
+                tale.wait(runs, from, from + 4.96, FUTEX, On::Futex(gil), by);
             }
         }
         if turn % 8 == 7 {
             tale.wait(
                 TRAINER,
-                begin - 25.0,
+                begin - 34.9 + computes,
                 begin + 4.9,
                 FUTEX,
                 On::Futex(0x100_000 + u64::from(turn) * 64),
@@ -62,7 +63,7 @@ fn goes_round() -> Tale {
 
 #[test]
 fn a_lock_that_goes_round_is_one_cause() {
-    let analysis = analyse(&goes_round().session(8000.0));
+    let analysis = analyse(&goes_round(9.9).session(8000.0));
     let trainer = analysis.trainer.expect("a trainer");
     sums_up(&trainer);
     assert!(analysis.locks.contains_key(&ROUND));
@@ -72,8 +73,51 @@ fn a_lock_that_goes_round_is_one_cause() {
 }
 
 #[test]
+fn a_lock_is_no_cause_where_there_is_no_cpu_for_who_waits_for_it() {
+    let mut tale = goes_round(0.5);
+    tale.allowed(TRAINER, "0");
+    let trainer = trainer(&tale, 8000.0);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::Serialization), 0.0, "the lock");
+    let input = share(&trainer, Kind::InputCpu);
+    assert!(input > 0.7, "{input}");
+}
+
+#[test]
+fn more_threads_are_not_advised_where_those_that_there_are_want_cpus() {
+    // Eight loader threads, on the job's four CPUs, have one of them for 18 of 40 ms each; every 40 ms one hands a batch over.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for n in 0..8 {
+        tale.thread(TRAINER, 101 + n);
+        tale.ops(101 + n, 10.0, Op::Open, Class::File, 5, 100, 1 << 20, 1.0);
+    }
+    for turn in 0..200_u32 {
+        let begin = f64::from(turn) * 40.0;
+        for n in 0..8 {
+            let from = begin + if n < 4 { 18.0 } else { 0.0 };
+            tale.preempted(101 + n, from, from + 22.0, 101 + (n + 4) % 8);
+        }
+        let queue = On::Futex(0x100_000 + u64::from(turn) * 64);
+        let by = By::Thread(101 + turn % 4);
+        tale.wait(TRAINER, begin - 24.0, begin + 10.0, FUTEX, queue, by);
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    assert_eq!(
+        trainer.cast.loader_threads.len(),
+        8,
+        "{:?}",
+        trainer.cast.loader_threads
+    );
+    assert!(share(trainer, Kind::InputCpu) > 0.7);
+    let mut kinds = analysis.findings.iter().map(|finding| finding.kind);
+    assert!(kinds.all(|kind| kind != "too-few-workers"));
+}
+
+#[test]
 fn what_producers_do_under_a_lock_goes_with_their_work() {
-    let trainer = trainer(&goes_round(), 8000.0);
+    let trainer = trainer(&goes_round(9.9), 8000.0);
     // Without the lock two of them could work at once; without their work nobody has the lock.
     let locked = trainer.bound(Kind::Serialization);
     let input = trainer.bound(Kind::InputCpu);
