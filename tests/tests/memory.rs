@@ -62,9 +62,11 @@ fn a_leak_is_measured_and_its_call_site_named() {
     let site = &seen.report.rows("/memory/kept_sites")[0];
     let kept = f64_at(site, "/kept_bytes_per_s");
     let error = f64_at(site, "/error_bytes_per_s");
-    checks.that((kept - truth).abs() < error.max(0.3 * truth), || {
-        format!("site keeps {kept:.0} ± {error:.0}, truly {truth:.0}")
-    });
+    // The error is stated at 95 %: one watch in twenty lies outside of it, and one in three hundred outside of half as much again.
+    checks.that(
+        (kept - truth).abs() < (1.5 * error).max(0.3 * truth),
+        || format!("site keeps {kept:.0} ± {error:.0}, truly {truth:.0}"),
+    );
     checks.that(
         site["stack"].as_array().is_some_and(|stack| {
             stack

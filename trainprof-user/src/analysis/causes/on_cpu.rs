@@ -24,6 +24,9 @@ const ORDINARY: f64 = 0.2;
 /// Of the model's own computing the kernel's part of it, pages that are taken from it anew, is worth telling from so much on.
 const TAKEN_ANEW: f64 = 0.1;
 
+/// Opening, looking at and listing files for so much (0–1) of a thread's running is no by-product of what it computes.
+const LOOKS: f64 = 0.1;
+
 /// Files of which this part (0–1) of the bytes at most had to be fetched, and that are waited for for less than this part of the time in
 /// which they are read, are in the page cache.
 const FETCHED: f64 = 0.02;
@@ -234,6 +237,11 @@ impl Scene<'_> {
             let thread = self.facts.session.thread(tid);
             if thread.is_some_and(|thread| thread.activity.writes_state()) {
                 out.push((Kind::Checkpoint, detail, left * split.file_meta));
+            } else if split.file_meta >= LOOKS {
+                // It reads none of the files that it looks at.
+                let fileset = self.files.main_of_thread(tid);
+                let files = Detail { fileset, ..detail };
+                out.push((Kind::SmallFiles, files, left * split.file_meta));
             } else {
                 user += split.file_meta;
             }

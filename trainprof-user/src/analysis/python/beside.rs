@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{ALWAYS, Doing, Mark, Python};
 use crate::{
     analysis::alternation::of_framework,
-    record::{fact::SampleFact, touch::PlaceClass},
+    record::{
+        fact::{PyFunctionFact, SampleFact},
+        touch::PlaceClass,
+    },
 };
 
 /// A framework that clock samples see less than this part (0–1) of a thread's time trains nothing there.
@@ -55,7 +58,8 @@ impl Python<'_> {
     pub fn beside(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
         let session = self.facts.session;
         let computes = |place| of_framework(session, place);
-        let functions = self.asides(pid, &self.running(pid), 0.0, MOST_COMPUTING, computes);
+        let mut functions = self.asides(pid, &self.running(pid), 0.0, MOST_COMPUTING, computes);
+        functions.retain(|function| !self.is_called(*function));
         self.stretches_under(pid, least, &functions)
     }
 
@@ -90,14 +94,29 @@ impl Python<'_> {
         })
     }
 
-    /// Whether a framework calls a function: then it is part of the model.
+    /// Whether a framework calls a function, or another one of the same class: then it is part of the model. (It calls the first half of an
+    /// `autograd.Function` from C, which leaves no frame, and the second one from Python.)
     fn is_called(&self, function: u32) -> bool {
         let python = &self.facts.session.python;
         self.marks.iter().any(|(stack, marks)| {
             let functions = python.stacks.get(stack).map_or(&[][..], Vec::as_slice);
-            let depth = functions.iter().position(|other| *other == function);
+            let depth = functions
+                .iter()
+                .position(|other| self.are_kin(*other, function));
             depth.is_some_and(|depth| marks[depth + 1..].contains(&Mark::Framework))
         })
+    }
+
+    /// Whether two functions are the same one, or of one class.
+    fn are_kin(&self, one: u32, other: u32) -> bool {
+        let functions = &self.facts.session.python.functions;
+        let class = |number| {
+            let function: &PyFunctionFact = functions.get(&number)?;
+            let (class, _) = function.name.rsplit_once('.')?;
+            // What is defined in a function is of no class.
+            (!class.ends_with("<locals>")).then_some((&function.file, class))
+        };
+        one == other || class(one).is_some_and(|of| class(other) == Some(of))
     }
 
     /// The same, in such functions as run before the framework computes in a turn, and not after it: they prepare the batch that

@@ -514,3 +514,28 @@ fn a_large_file_that_is_slow_to_close_is_no_small_one() {
     let trainer = trainer(&tale, 8000.0);
     assert!(share(&trainer, Kind::SmallFiles) < 0.01);
 }
+
+#[test]
+fn a_trainer_that_looks_at_many_files_and_reads_none_has_small_files() {
+    // 40 of 100 ms inside newfstatat(2) of files that are in the cache.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .place(1, "kernel", PlaceClass::Kernel)
+        .place(2, "libtorch_cpu.so", PlaceClass::Other);
+    for sample in 0..400_u32 {
+        let when = f64::from(sample) * 20.0 + 10.0;
+        if sample % 5 < 2 {
+            tale.sample_in(TRAINER, when, 1, 262);
+        } else {
+            tale.sample(TRAINER, when, 2);
+        }
+    }
+    for step in 0..80_u32 {
+        let begin = f64::from(step) * 100.0;
+        tale.ops(TRAINER, begin, Op::Stat, Class::File, 5, 500, 0, 40.0);
+    }
+    let trainer = trainer(&tale, 8000.0);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::SmallFiles), 0.4, "looking at files");
+    close(share(&trainer, Kind::Compute), 0.6, "the model");
+}

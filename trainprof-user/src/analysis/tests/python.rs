@@ -299,6 +299,36 @@ fn a_function_under_which_no_framework_computes_is_not_the_model() {
 }
 
 #[test]
+fn a_class_that_the_framework_calls_is_part_of_the_model() {
+    // Of 100 ms, 60 in the first half of a function of the job's own, which C code calls, and 20 in the second one.
+    let with = |second: &str| {
+        let mut tale = alone("Warp.forward", false);
+        tale.function(5, SCRIPT, second)
+            .function(
+                6,
+                "/usr/lib/python3/dist-packages/torch/autograd/__init__.py",
+                "backward",
+            )
+            .library(TRAINER, "torch")
+            .place(1, "python3.11", PlaceClass::Python)
+            .place(2, "libtorch_cpu.so", PlaceClass::Other)
+            .stack(1, &[4, 1], TRAINER, times(0, 3))
+            .stack(2, &[3, 1], TRAINER, times(3, 1))
+            .stack(3, &[5, 6, 1], TRAINER, times(4, 1));
+        for (from, count, place) in [(0, 3, 1), (3, 1, 2), (4, 1, 1)] {
+            for when in times(from, count) {
+                tale.sample(TRAINER, when + 1.0, place);
+            }
+        }
+        trainer(&tale, 8000.0)
+    };
+    let model = with("Warp.backward");
+    close(share(&model, Kind::Compute), 1.0, "the same class");
+    let beside = with("Other.backward");
+    close(share(&beside, Kind::InputCpu), 0.6, "another one");
+}
+
+#[test]
 fn what_is_done_with_a_batch_before_the_model_has_it_is_input() {
     // A worker is always ahead. The trainer's 100 ms: 40 in `pad`, and 60 in the model, in this order or the other one.
     let told = |pad: u32, model: &[(u32, u32)], stack: &[u32]| {
