@@ -137,6 +137,14 @@ pub struct Stat {
     pub major_faults: u64,
 }
 
+impl Stat {
+    /// Whether the thread is on its way out: the flag is set before the probe at its end (`do_exit`, kernel/exit.c).
+    fn is_ending(&self) -> bool {
+        const PF_EXITING: u32 = 0x4;
+        self.flags & PF_EXITING != 0 || matches!(self.state, 'Z' | 'X')
+    }
+}
+
 fn read_stat(path: &str) -> Option<Stat> {
     parse_stat(&fs::read_to_string(path).ok()?)
 }
@@ -192,10 +200,13 @@ fn parse_syscall(line: &str) -> Option<(i16, u64)> {
 /// The state to begin with for a thread that exists already.
 fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
     let seen = read_stat(&format!("/proc/{pid}/task/{tid}/stat"))?;
+    // One may be for long, where it has much memory to give back: it is not looked at again and again.
+    if seen.is_ending() {
+        return None;
+    }
     let base = counters(pid, tid)?;
     let (state, nr) = match seen.state {
         'R' => (State::Run, NR_PREEMPTED),
-        'Z' | 'X' => return None,
         'T' | 't' => (State::Wait, NR_STOPPED),
         _ => (
             State::Wait,
@@ -301,18 +312,12 @@ fn follow(set: &mut impl FollowSet, pid: u32, tid: u32) -> Result<Found, KernelE
         return Ok(Found::Known);
     }
     // The probe at its end may have passed before it was in the set: then nobody takes it out again.
-    if is_ending(pid, tid) {
+    let now = read_stat(&format!("/proc/{pid}/task/{tid}/stat"));
+    if now.is_none_or(|stat| stat.is_ending()) {
         set.remove(tid)?;
         return Ok(Found::Ending);
     }
     Ok(Found::New(Followed { pid, tid, since }))
-}
-
-/// Whether a thread is gone, or on its way: the flag is set before the probe at its end (`do_exit`, kernel/exit.c).
-fn is_ending(pid: u32, tid: u32) -> bool {
-    const PF_EXITING: u32 = 0x4;
-    read_stat(&format!("/proc/{pid}/task/{tid}/stat"))
-        .is_none_or(|stat| stat.flags & PF_EXITING != 0 || matches!(stat.state, 'Z' | 'X'))
 }
 
 /// What can go wrong in a scan.
@@ -423,6 +428,15 @@ mod tests {
             major_faults: 33,
         };
         assert_eq!(parse_stat(line), Some(expected));
+        assert!(!expected.is_ending());
+        for (state, flags, ending) in [('D', 4_194_564, true), ('Z', 0, true), ('R', 0, false)] {
+            let stat = Stat {
+                state,
+                flags,
+                ..expected
+            };
+            assert_eq!(stat.is_ending(), ending, "{state} {flags}");
+        }
         for bad in [
             "",
             "42",

@@ -237,8 +237,8 @@ impl Scene<'_> {
             let thread = self.facts.session.thread(tid);
             if thread.is_some_and(|thread| thread.activity.writes_state()) {
                 out.push((Kind::Checkpoint, detail, left * split.file_meta));
-            } else if split.file_meta >= LOOKS {
-                // It reads none of the files that it looks at.
+            } else if own && self.cast.producers.is_empty() && split.file_meta >= LOOKS {
+                // It reads none of the files that it looks at. One with workers opens what they hand over in shared memory.
                 let fileset = self.files.main_of_thread(tid);
                 let files = Detail { fileset, ..detail };
                 out.push((Kind::SmallFiles, files, left * split.file_meta));
