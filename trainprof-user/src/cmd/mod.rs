@@ -1,6 +1,7 @@
 //! The commands: arguments, exit statuses, and putting the stages together.
 
 mod attach;
+mod beat;
 pub mod cli;
 mod doctor;
 mod launch;

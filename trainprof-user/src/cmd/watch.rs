@@ -9,6 +9,7 @@ use tokio::{
 
 use super::{
     Failure,
+    beat::{Beat, Due},
     cli::WatchArgs,
     launch::Child,
     output::Output,
@@ -27,21 +28,16 @@ use crate::{
     time::KtimeNs,
 };
 
-/// How often the ring is drained when nothing is urgent.
+/// How often the ring is drained when nothing is urgent; and where the budget is short, which makes intervals of four seconds.
 const DRAIN: Duration = Duration::from_millis(250);
-/// Drains per interval of the aggregates.
-const DRAINS_PER_INTERVAL: u64 = 4;
+const SELDOM_DRAIN: Duration = Duration::from_secs(1);
 /// How often we look how many calls the job makes, while they are very many; else at each drain.
 const LOOK: Duration = Duration::from_millis(40);
 /// How long the kernel counts our probes' run time, once per interval: counting costs the job a little.
 const COUNTING: Duration = Duration::from_millis(20);
-/// But for the first time it begins anywhere within so long after a drain, so that it cannot keep pace with the job's steps; where something
+/// But for the first time it begins anywhere before the next drain, so that it cannot keep pace with the job's steps; where something
 /// was waited for that may be over soon, not so late.
-const COUNTS_WITHIN: Duration = DRAIN;
 const COUNTS_SOON: Duration = Duration::from_millis(100);
-/// Intervals after which it does so only in every so many-th: by then the mean is known.
-const COUNTED_AT_FIRST: u64 = 10;
-const COUNTED_EVERY: u64 = 4;
 
 /// Whose the watched processes are.
 pub enum Job<'a> {
@@ -154,16 +150,16 @@ pub async fn until_done(
         })
         .map_err(|error: io::Error| Failure::host(format!("cannot wait for events: {error}")))?;
     let end = duration.map(|duration| Instant::now() + duration);
-    let mut ticks = interval_at(Instant::now() + DRAIN, DRAIN);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut drain_at = Instant::now() + DRAIN;
     let mut looks = interval_at(Instant::now(), LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut tick = 0_u64;
+    let mut beat = Beat::default();
     let mut counts_at = None;
     let reason = loop {
         tokio::select! {
-            _ = ticks.tick() => {
-                tick += 1;
+            () = sleep_until(drain_at) => {
+                let drain = if live.are_drains_seldom() { SELDOM_DRAIN } else { DRAIN };
+                drain_at = Instant::now() + drain;
                 live.drain_events();
                 if live.is_calm() {
                     live.look_at_pace();
@@ -172,18 +168,18 @@ pub async fn until_done(
                         looks.reset();
                     }
                 }
-                match tick % DRAINS_PER_INTERVAL {
-                    0 => {
+                match beat.drained(live.are_drains_seldom()) {
+                    Due::Interval => {
                         interval(live, output).await?;
                     }
-                    1 if tick == 1 => counts_at = Some(Instant::now()),
-                    1 if counts(tick / DRAINS_PER_INTERVAL) => {
-                        counts_at = Some(Instant::now() + live.counting_waits(COUNTS_WITHIN));
+                    Due::CountNow => counts_at = Some(Instant::now()),
+                    Due::Count => {
+                        counts_at = Some(Instant::now() + live.counting_waits(drain));
                     }
-                    _ if live.has_something_to_count() && counts_at.is_none() => {
+                    Due::Nothing if live.has_something_to_count() && counts_at.is_none() => {
                         counts_at = Some(Instant::now() + live.counting_waits(COUNTS_SOON));
                     }
-                    _ => {}
+                    Due::Nothing => {}
                 }
             }
             () = sleep_until(counts_at.unwrap_or_else(Instant::now)), if counts_at.is_some() => {
@@ -257,11 +253,6 @@ fn trainers(session: &Session) -> BTreeSet<u32> {
         .filter(|(_, role)| *role == Role::Trainer)
         .map(|(pid, _)| Id(pid).of_kernel())
         .collect()
-}
-
-/// Whether the probes' run time is counted in an interval, by its number.
-fn counts(interval: u64) -> bool {
-    interval < COUNTED_AT_FIRST || interval.is_multiple_of(COUNTED_EVERY)
 }
 
 /// Measures what the probes cost, for a moment.

@@ -317,6 +317,11 @@ impl Live {
         self.probes.ring_fd()
     }
 
+    /// Whether events and sums are to be looked at a fourth as often.
+    pub fn are_drains_seldom(&self) -> bool {
+        self.allocs.are_drains_seldom()
+    }
+
     /// Whether it is time to ask who trains, and to tell [`Self::set_touched`].
     pub fn may_have_other_trainers(&mut self) -> bool {
         let came = self.members.len() - std::mem::replace(&mut self.asked_of, self.members.len());
@@ -412,8 +417,9 @@ impl Live {
                 _ => {}
             }
         }
-        let wait_ns = self.waits.arrived(waits);
-        let touch_ns = self.touches.arrived(touches);
+        let now = own::now();
+        let wait_ns = self.waits.arrived(waits, now);
+        let touch_ns = self.touches.arrived(touches, now);
         self.set_thresholds(wait_ns, touch_ns);
     }
 

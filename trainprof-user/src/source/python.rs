@@ -97,6 +97,13 @@ impl Pythons {
         }
     }
 
+    /// Stacks are read half as often from now on, or as often as ever.
+    pub fn thin_out(&self, thin: bool) {
+        if let Some(worker) = &self.worker {
+            worker.thin_out(thin);
+        }
+    }
+
     /// Reads no stacks any more.
     pub fn stop(&mut self, out: &mut Vec<Record>) {
         self.drain(out);

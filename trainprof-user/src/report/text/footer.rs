@@ -136,6 +136,7 @@ fn parts(cost: &Cost) -> String {
 /// What was given up, in words for a reader.
 fn plain(shed: &str) -> String {
     match shed {
+        "short-intervals" => "sums of each second (they are of four)".to_owned(),
         "paired-windows" => "lifetimes of allocations".to_owned(),
         "stacks" => "call sites of allocations".to_owned(),
         "windows" => "more windows on allocators".to_owned(),

@@ -32,8 +32,10 @@ const KEPT_S: f64 = 1.0;
 /// Where counting calls leaves too little room, fewer are counted: so that what was overspent, or taken by the start, is paid back in
 /// so many seconds.
 const REPAID_S: f64 = 30.0;
-/// A window begins anywhere in so many microseconds: decisions are made four times a second, with which a job may keep pace.
+/// A window begins anywhere in so many microseconds: decisions are made four times a second, with which a job may keep pace. Or once a
+/// second.
 pub const DELAY_US: u64 = 250_000;
+const SELDOM_DELAY_US: u64 = 1_000_000;
 /// Half of the samples are given up when all cost more than this part (0–1) of the budget, and not in the first intervals: a first
 /// verdict needs them.
 const SAMPLES_THAT_COST: f64 = 0.1;
@@ -64,12 +66,21 @@ const STACKS_WITHIN_S: f64 = 90.0;
 const WINDOWS_WITHIN_S: f64 = 180.0;
 /// What a clock sample costs beside the interrupt, nanoseconds: the event and dealing with it.
 const SAMPLE_NS: f64 = 8_000.0;
+/// After so many seconds the ring is drained a fourth as often, and what was counted is collected so, while something is owed and the
+/// fixed costs take more than the first part (0–1) of the budget; until they take less than the second.
+const SHORT_S: f64 = 30.0;
+const LONG_FROM: f64 = 0.6;
+const SHORT_FROM: f64 = 0.3;
+/// Not where an interval has more cells than this: the tables have room for eight times as many.
+const CELLS: usize = 8_192;
 /// A job that uses fewer CPUs than this gains nothing when samples or counts are given up.
 const BUSY_CPUS: f64 = 0.5;
 
 /// What is given up, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shed {
+    /// Draining events every quarter of a second and sums every second: nothing is left out, but sums tell fewer points in time apart.
+    ShortIntervals,
     /// Following allocations to their release.
     PairedWindows,
     /// Where sampled calls came from.
@@ -89,6 +100,7 @@ pub enum Shed {
 impl Shed {
     pub const fn name(self) -> &'static str {
         match self {
+            Self::ShortIntervals => "short-intervals",
             Self::PairedWindows => "paired-windows",
             Self::Stacks => "stacks",
             Self::Windows => "windows",
@@ -125,6 +137,8 @@ pub struct Load {
     /// Processes that use a CPU for a while of their time; and whether half of the samples can be given up.
     pub busy_processes: usize,
     pub halvable: bool,
+    /// Sums that were collected.
+    pub cells: usize,
 }
 
 /// What is known of a process from its windows.
@@ -162,8 +176,9 @@ pub struct Governor {
     start: f64,
     /// What first windows are lent.
     lent: f64,
-    /// Intervals so far.
+    /// Intervals so far, and how long they were.
     intervals: u32,
+    watched_s: f64,
     /// Over the last seconds: CPUs that the job uses, what the fixed costs take (both as nanoseconds a second), samples.
     job_rate: f64,
     fixed_rate: f64,
@@ -216,6 +231,7 @@ impl Governor {
             start: 0.0,
             lent: 0.0,
             intervals: 0,
+            watched_s: 0.0,
             job_rate: 0.0,
             fixed_rate: 0.0,
             sample_rate: 0.0,
@@ -304,6 +320,7 @@ impl Governor {
         // What is owed stays owed, however much that is.
         self.balance = (self.balance + earned).min(a_second * SAVED_S);
         self.intervals += 1;
+        self.watched_s += load.seconds;
         if self.intervals > 1 {
             self.room_for_calls(load);
             self.decide_shed(load);
@@ -370,11 +387,17 @@ impl Governor {
     }
 
     fn decide_shed(&mut self, load: &Load) {
+        let mut shed = Vec::new();
+        if self.are_long(load) {
+            shed.push(Shed::ShortIntervals);
+        }
         if self.job_rate < AT_WORK_CPUS * 1e9 {
-            self.shed.retain(|shed| *shed >= Shed::HalfSamples);
+            let kept = self.shed.iter().filter(|shed| **shed >= Shed::HalfSamples);
+            shed.extend(kept);
+            self.shed = shed;
             return;
         }
-        let mut shed = self.shed_of_windows();
+        shed.extend(self.shed_of_windows());
         if self.calls.share < 1.0 {
             shed.push(Shed::Calls);
         }
@@ -393,6 +416,19 @@ impl Governor {
             shed.push(Shed::ClockSamples);
         }
         self.shed = shed;
+    }
+
+    /// Whether intervals are long. Never where calls are counted for whole ones or not at all.
+    fn are_long(&self, load: &Load) -> bool {
+        let whole = self.calls.share < 1.0 && !self.calls.some;
+        if load.cells > CELLS || whole {
+            return false;
+        }
+        let budget = self.budget * self.job_rate;
+        if self.shed.contains(&Shed::ShortIntervals) {
+            return self.fixed_rate > SHORT_FROM * budget;
+        }
+        self.watched_s >= SHORT_S && self.balance < 0.0 && self.fixed_rate > LONG_FROM * budget
     }
 
     /// Whether half of the clock samples will do. Those of a process that works alone are needed: its steps are found in them. Where
@@ -503,10 +539,12 @@ impl Governor {
             .flatten()
             .or_else(|| self.fit(&costs, chosen, known, false, now))?;
         // Never in step with the job: anything between half and one and a half of it, and then anywhere between two decisions.
+        let seldom = self.shed.contains(&Shed::ShortIntervals);
+        let delay = if seldom { SELDOM_DELAY_US } else { DELAY_US };
         let jitter = 0.5 + (random % 1_000) as f64 / 1_000.0;
         self.next_at = KtimeNs(now.0 + (SPACING_NS * jitter) as u64);
         Some(Plan {
-            delay_us: (random / 1_000 % DELAY_US) as u32,
+            delay_us: (random / 1_000 % delay) as u32,
             ..plan
         })
     }

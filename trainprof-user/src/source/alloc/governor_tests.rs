@@ -453,7 +453,12 @@ fn what_costs_too_much_is_given_up_in_order() {
     assert!(job.opened <= 1, "{}", job.opened);
     assert_eq!(
         job.governor.shed(),
-        [Shed::PairedWindows, Shed::Stacks, Shed::Windows]
+        [
+            Shed::ShortIntervals,
+            Shed::PairedWindows,
+            Shed::Stacks,
+            Shed::Windows
+        ]
     );
     let mut roomy = Job::new(0.05);
     roomy.run(120, 1e6, 0.005, false, &mut random);
@@ -723,4 +728,54 @@ fn half_of_the_samples_go_where_several_work_and_that_helps() {
     assert_eq!(halves_at(1, 40_000.0, 0.012), None);
     assert_eq!(halves_at(3, 40_000.0, 0.008), None);
     assert_eq!(halves_at(3, 500.0, 0.012), None);
+}
+
+/// A watch of a minute, begun with 0.2 s of CPU time, of a job that uses so many CPUs, in which fixed costs take so many: the second at which
+/// intervals become long.
+fn long_at(governor: &mut Governor, cpus: f64, fixed: f64, cells: usize) -> Option<u32> {
+    governor.started(SECOND / 5);
+    (1..=60).find(|_| {
+        governor.interval(&Load {
+            seconds: 1.0,
+            job_cpu_ns: (cpus * 1e9) as u64,
+            own_ns: (fixed * 1e9) as u64,
+            cells,
+            ..Load::default()
+        });
+        governor.shed().contains(&Shed::ShortIntervals)
+    })
+}
+
+#[test]
+fn intervals_become_long_where_the_start_is_not_paid_back() {
+    for mut governor in [Governor::new(0.01), Governor::without_windows(0.01)] {
+        assert_eq!(long_at(&mut governor, 0.3, 0.005, 100), Some(30));
+    }
+    // Beside one that sleeps too.
+    let mut governor = Governor::new(0.01);
+    assert_eq!(long_at(&mut governor, 0.0, 0.005, 100), Some(30));
+    // The budget suffices, or the tables have no room for four times as many.
+    assert_eq!(long_at(&mut Governor::new(0.01), 2.0, 0.005, 100), None);
+    assert_eq!(long_at(&mut Governor::new(0.01), 0.3, 0.005, 10_000), None);
+}
+
+#[test]
+fn intervals_are_short_again_once_the_job_works() {
+    let mut governor = Governor::new(0.01);
+    assert!(long_at(&mut governor, 0.3, 0.005, 100).is_some());
+    let mut now_uses = |cpus: f64| {
+        for _ in 0..30 {
+            governor.interval(&Load {
+                seconds: 4.0,
+                job_cpu_ns: (4.0 * cpus * 1e9) as u64,
+                own_ns: SECOND / 100,
+                cells: 400,
+                ..Load::default()
+            });
+        }
+        governor.shed().contains(&Shed::ShortIntervals)
+    };
+    // That they cost less now is no reason to go back.
+    assert!(now_uses(0.5));
+    assert!(!now_uses(4.0));
 }

@@ -122,6 +122,8 @@ pub struct CostSoFar {
     pub faults_in_turns: bool,
     /// Half of the clock samples will do where that is needed.
     pub halvable: bool,
+    /// Sums that were collected last.
+    pub cells: usize,
 }
 
 /// See the module.
@@ -232,6 +234,11 @@ impl Allocs {
         self.governor.budget_ns()
     }
 
+    /// Whether events and sums are looked at a fourth as often.
+    pub fn are_drains_seldom(&self) -> bool {
+        self.governor.shed().contains(&Shed::ShortIntervals)
+    }
+
     /// By how many of the two clocks samples are taken.
     pub fn clocks(&self) -> usize {
         let shed = self.governor.shed();
@@ -330,6 +337,7 @@ impl Allocs {
             faults_in_turns: cost.faults_in_turns,
             busy_processes: self.busy(),
             halvable: cost.halvable,
+            cells: cost.cells,
         });
         self.told = *cost;
         let shed = self.governor.shed().iter();

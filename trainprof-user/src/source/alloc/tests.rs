@@ -32,6 +32,7 @@ fn told(mode: Mode) -> Vec<GovernorFact> {
             interrupt_ns: 0.0,
             faults_in_turns: false,
             halvable: true,
+            cells: 0,
         };
         allocs.interval(&interval, &alive, &cost, &mut out);
     }

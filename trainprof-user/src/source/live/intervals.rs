@@ -105,10 +105,12 @@ impl Live {
             interrupt_ns: self.beside.interrupt_ns.unwrap_or(0.0),
             faults_in_turns: self.beside.faults.every() > 1,
             halvable: self.probes.halvable(),
+            cells: interval.ops.len() + interval.hists.len() + interval.waits.len(),
         };
         self.allocs
             .interval(&interval, &self.alive, &cost, &mut self.out);
         self.clock_samples();
+        self.pythons.thin_out(self.are_drains_seldom());
         self.threads = threads;
         if untimed_ns > 0 {
             self.out.push(Record::EntriesHidden { ns: untimed_ns });

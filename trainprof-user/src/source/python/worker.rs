@@ -2,7 +2,11 @@
 
 use std::{
     io,
-    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -29,6 +33,7 @@ const STACK_BYTES: usize = 256 << 10;
 pub struct Worker {
     lists: SyncSender<Vec<Program>>,
     records: Receiver<Record>,
+    thin: Arc<AtomicBool>,
 }
 
 impl Worker {
@@ -36,16 +41,27 @@ impl Worker {
     pub fn start() -> io::Result<Self> {
         let (lists, told) = sync_channel(LISTS);
         let (out, records) = sync_channel(RECORDS);
+        let thin = Arc::new(AtomicBool::new(false));
+        let thinned = Arc::clone(&thin);
         thread::Builder::new()
             .name("python".into())
             .stack_size(STACK_BYTES)
-            .spawn(move || run(&told, &out))?;
-        Ok(Self { lists, records })
+            .spawn(move || run(&told, &out, &thinned))?;
+        Ok(Self {
+            lists,
+            records,
+            thin,
+        })
     }
 
     /// Tells which processes are alive, in the order of their ids; false when it has not read what it was told before.
     pub fn tell(&self, programs: Vec<Program>) -> bool {
         self.lists.try_send(programs).is_ok()
+    }
+
+    /// From now on stacks are read half as often, or as often as ever.
+    pub fn thin_out(&self, thin: bool) {
+        self.thin.store(thin, Ordering::Relaxed);
     }
 
     /// The next record, if there is one.
@@ -54,7 +70,7 @@ impl Worker {
     }
 }
 
-fn run(lists: &Receiver<Vec<Program>>, records: &SyncSender<Record>) {
+fn run(lists: &Receiver<Vec<Program>>, records: &SyncSender<Record>, thin: &AtomicBool) {
     let mut sampler = Sampler::default();
     let mut budget = Budget::begin(Instant::now(), own::thread_cpu_ns());
     let mut random = own::now().0;
@@ -79,7 +95,8 @@ fn run(lists: &Receiver<Vec<Program>>, records: &SyncSender<Record>) {
         }
         let now = Instant::now();
         let rest = budget.rest(now, own::thread_cpu_ns());
-        let pause = sampler.pause(now).max(budget.usual());
+        let apart = if thin.load(Ordering::Relaxed) { 2 } else { 1 };
+        let pause = (sampler.pause(now) * apart).max(budget.usual());
         due = now + pause.mul_f64(jitter(&mut random)).max(rest);
     }
 }
