@@ -128,6 +128,8 @@ pub struct Live {
     members: BTreeSet<u32>,
     /// How many of them there were when it was asked who trains.
     asked_of: usize,
+    /// And at the end of the last interval.
+    members_before: usize,
     /// Every followed thread as it was at the last [`Live::switch_over`], by id.
     threads: Vec<(u32, ThreadState)>,
     begun: KtimeNs,
@@ -211,6 +213,7 @@ impl Live {
             alive: BTreeMap::new(),
             members: BTreeSet::new(),
             asked_of: 0,
+            members_before: 0,
             threads: Vec::new(),
             begun: at,
             interval_from: at,

@@ -139,6 +139,8 @@ pub struct Load {
     pub halvable: bool,
     /// Sums that were collected.
     pub cells: usize,
+    /// Threads came.
+    pub came: bool,
 }
 
 /// What is known of a process from its windows.
@@ -418,10 +420,11 @@ impl Governor {
         self.shed = shed;
     }
 
-    /// Whether intervals are long. Never where calls are counted for whole ones or not at all.
+    /// Whether intervals are long. Never where calls are counted for whole ones or not at all, nor while threads come: those that live for
+    /// a moment are to be seen.
     fn are_long(&self, load: &Load) -> bool {
         let whole = self.calls.share < 1.0 && !self.calls.some;
-        if load.cells > CELLS || whole {
+        if load.cells > CELLS || load.came || whole {
             return false;
         }
         let budget = self.budget * self.job_rate;

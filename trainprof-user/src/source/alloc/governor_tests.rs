@@ -760,6 +760,24 @@ fn intervals_become_long_where_the_start_is_not_paid_back() {
 }
 
 #[test]
+fn intervals_are_short_while_threads_come() {
+    let mut governor = Governor::new(0.01);
+    let mut interval = |came: bool| {
+        governor.interval(&Load {
+            seconds: 4.0,
+            job_cpu_ns: SECOND,
+            own_ns: SECOND / 50,
+            came,
+            ..Load::default()
+        });
+        governor.shed().contains(&Shed::ShortIntervals)
+    };
+    assert!((0..10).all(|_| !interval(true)));
+    assert!(interval(false));
+    assert!(!interval(true));
+}
+
+#[test]
 fn intervals_are_short_again_once_the_job_works() {
     let mut governor = Governor::new(0.01);
     assert!(long_at(&mut governor, 0.3, 0.005, 100).is_some());

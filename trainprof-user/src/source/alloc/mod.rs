@@ -122,8 +122,9 @@ pub struct CostSoFar {
     pub faults_in_turns: bool,
     /// Half of the clock samples will do where that is needed.
     pub halvable: bool,
-    /// Sums that were collected last.
+    /// Sums that were collected last, and whether threads came.
     pub cells: usize,
+    pub came: bool,
 }
 
 /// See the module.
@@ -338,6 +339,7 @@ impl Allocs {
             busy_processes: self.busy(),
             halvable: cost.halvable,
             cells: cost.cells,
+            came: cost.came,
         });
         self.told = *cost;
         let shed = self.governor.shed().iter();

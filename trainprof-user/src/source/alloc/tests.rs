@@ -33,6 +33,7 @@ fn told(mode: Mode) -> Vec<GovernorFact> {
             faults_in_turns: false,
             halvable: true,
             cells: 0,
+            came: false,
         };
         allocs.interval(&interval, &alive, &cost, &mut out);
     }

@@ -105,6 +105,7 @@ impl Live {
             interrupt_ns: self.beside.interrupt_ns.unwrap_or(0.0),
             faults_in_turns: self.beside.faults.every() > 1,
             halvable: self.probes.halvable(),
+            came: self.have_come(),
             cells: interval.ops.len() + interval.hists.len() + interval.waits.len(),
         };
         self.allocs
@@ -261,6 +262,11 @@ impl Live {
             events: std::mem::take(&mut self.events),
             event_min_ns,
         }
+    }
+
+    /// Whether the job has had other threads since this was asked last.
+    fn have_come(&mut self) -> bool {
+        self.members.len() != std::mem::replace(&mut self.members_before, self.members.len())
     }
 
     /// The processes that were named, and those that train as far as is known.
