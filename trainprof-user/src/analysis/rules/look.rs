@@ -1,6 +1,6 @@
 //! What rules look at, and the questions that several of them ask.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -286,15 +286,30 @@ impl Look<'_> {
             .collect()
     }
 
-    /// The places of a cause for a sentence: the largest ones.
+    /// The places of a cause for a sentence: the largest ones, or all where these hold less than half of it.
     pub fn places(&self, kind: Kind) -> Vec<String> {
         let filesets = self.filesets(kind);
         let most = filesets.first().map_or(0.0, |(_, ns)| *ns);
-        let largest = filesets
-            .iter()
-            .filter(|(_, ns)| *ns >= 0.2 * most)
-            .map(|(fileset, _)| *fileset);
-        places(self.session, largest)
+        let sum = |sets: &[(u32, f64)]| -> f64 { sets.iter().map(|(_, ns)| ns).sum() };
+        let large = filesets.partition_point(|(_, ns)| *ns >= 0.2 * most);
+        let (largest, _) = filesets.split_at(large);
+        if 2.0 * sum(largest) < sum(&filesets) {
+            return places(self.session, self.sets_of_files(kind).into_iter());
+        }
+        places(self.session, largest.iter().map(|(fileset, _)| *fileset))
+    }
+
+    /// File sets whose files a cause is about: those that its time went to, or where not all of these are told, all on the same mounts.
+    fn sets_of_files(&self, kind: Kind) -> BTreeSet<u32> {
+        let told = self.filesets(kind).into_iter().map(|(fileset, _)| fileset);
+        let mut told: BTreeSet<u32> = told.collect();
+        if self.trainer.walked.coarse {
+            let mount = |fileset: &u32| self.session.filesets.get(fileset)?.mount_point.as_deref();
+            let mounts: BTreeSet<&str> = told.iter().filter_map(mount).collect();
+            let all = self.analysis.file_times.keys();
+            told.extend(all.filter(|set| mount(set).is_some_and(|path| mounts.contains(path))));
+        }
+        told
     }
 
     /// " (served by pid 12: cmd)" where a process outside the job served what was waited for.
@@ -392,9 +407,9 @@ impl Look<'_> {
     /// Operations of the job a second in sets of files where a cause's time went.
     pub fn files_per_s(&self, kind: Kind, of: fn(&FileTime) -> u64) -> f64 {
         let count: u64 = self
-            .filesets(kind)
+            .sets_of_files(kind)
             .iter()
-            .filter_map(|(fileset, _)| self.analysis.file_times.get(fileset))
+            .filter_map(|fileset| self.analysis.file_times.get(fileset))
             .map(of)
             .sum();
         count as f64 / self.session.duration_s().max(1e-9)
@@ -403,7 +418,7 @@ impl Look<'_> {
     /// Mean size of the opened files where a cause's time went, bytes.
     pub fn mean_file_bytes(&self, kind: Kind) -> Option<f64> {
         let (mut opens, mut bytes) = (0, 0);
-        for (fileset, _) in self.filesets(kind) {
+        for fileset in self.sets_of_files(kind) {
             if let Some(time) = self.analysis.file_times.get(&fileset) {
                 opens += time.opens;
                 bytes += time.opened_bytes;

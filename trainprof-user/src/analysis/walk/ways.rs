@@ -5,11 +5,16 @@ use std::collections::HashMap;
 use crate::{
     analysis::locks::LockId,
     record::fact::{GpuCallKind, ObjectFact, WakerFact},
-    session::kind::WaitKind,
+    session::{
+        WaitId,
+        kind::{WaitKind, wait_kind},
+    },
 };
 
 /// Different leaves that are kept apart.
 const MAX_LEAVES: usize = 20_000;
+/// Beyond these, so many in which waits for files are told apart by thread and call alone: a data set may have a folder for each sample.
+const MAX_COARSE: usize = 5_000;
 /// Windows of running that are kept for one leaf, to find its samples.
 const MAX_WINDOWS: usize = 20_000;
 
@@ -92,6 +97,34 @@ impl Leaf {
         kind == GpuCallKind::Synchronise
     }
 
+    /// The same for a wait for a file, whatever set it is of.
+    fn coarse(&self) -> Option<Self> {
+        let What::Wait {
+            tid,
+            nr,
+            object,
+            waker,
+        } = self.what
+        else {
+            return None;
+        };
+        let id = WaitId { nr, object, waker };
+        let object = ObjectFact {
+            id: 0,
+            fileset: 0,
+            ..object
+        };
+        (object.fileset != id.object.fileset && wait_kind(&id) == WaitKind::File).then(|| Self {
+            hops: self.hops.clone(),
+            what: What::Wait {
+                tid,
+                nr,
+                object,
+                waker,
+            },
+        })
+    }
+
     /// The thread that the first one waited for.
     pub fn next(&self) -> Option<u32> {
         (!self.hops.is_empty()).then(|| self.hops.get(1).map_or(self.what.tid(), |hop| hop.tid))
@@ -122,6 +155,8 @@ pub struct Walked {
     index: HashMap<Leaf, u32>,
     /// In the step thread's time.
     pub pieces: Vec<Piece>,
+    /// Of waits for files not all sets of files are told.
+    pub coarse: bool,
     /// Nanoseconds at the end that were left out: a wait for a batch that the end cut off.
     pub cut: u64,
     /// What was walked of the step thread's time.
@@ -135,15 +170,21 @@ impl Walked {
         if let Some(number) = self.index.get(&leaf) {
             return *number;
         }
-        let leaf = if self.leaves.len() >= MAX_LEAVES {
-            Leaf {
-                hops: Vec::new(),
-                what: What::Unknown {
-                    tid: leaf.what.tid(),
+        let leaf = if self.leaves.len() < MAX_LEAVES {
+            leaf
+        } else {
+            match leaf.coarse() {
+                Some(coarse) if self.leaves.len() < MAX_LEAVES + MAX_COARSE => {
+                    self.coarse = true;
+                    coarse
+                }
+                _ => Leaf {
+                    hops: Vec::new(),
+                    what: What::Unknown {
+                        tid: leaf.what.tid(),
+                    },
                 },
             }
-        } else {
-            leaf
         };
         if let Some(number) = self.index.get(&leaf) {
             return *number;
@@ -183,4 +224,64 @@ pub(super) struct Part {
     pub leaf: Leaf,
     pub window: (u64, u64),
     pub ns: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use trainprof_common::op::Class;
+
+    use super::*;
+
+    fn file_wait(fileset: u32) -> Leaf {
+        Leaf {
+            hops: Vec::new(),
+            what: What::Wait {
+                tid: 7,
+                nr: 257,
+                object: ObjectFact {
+                    id: 0,
+                    fileset,
+                    class: Class::Directory as u8,
+                },
+                waker: WakerFact { kind: 0, tid: 0 },
+            },
+        }
+    }
+
+    fn add(walked: &mut Walked, leaf: Leaf) {
+        let window = (0, 1);
+        let ns = 1.0;
+        walked.add(Part { leaf, window, ns }, window, ns);
+    }
+
+    /// As with a folder for each sample on a file system that makes each opening wait.
+    #[test]
+    fn waits_for_files_of_more_sets_than_are_told_are_still_waits_for_files() {
+        let mut walked = Walked::default();
+        let sets = MAX_LEAVES as u32 + 500;
+        (1..=sets).for_each(|fileset| add(&mut walked, file_wait(fileset)));
+        assert!(walked.coarse);
+        let rest: f64 = walked.leaves[MAX_LEAVES..].iter().map(|l| l.1.ns).sum();
+        assert_eq!(rest, 500.0);
+        assert_eq!(walked.leaves[MAX_LEAVES].0, file_wait(0));
+        assert_eq!(walked.leaves.len(), MAX_LEAVES + 1);
+        // One that was told before still is, and what is no wait for a file is not seen.
+        add(&mut walked, file_wait(9));
+        assert_eq!(walked.leaves[8].1.ns, 2.0);
+        let run = Leaf {
+            hops: Vec::new(),
+            what: What::Run { tid: 9 },
+        };
+        add(&mut walked, run);
+        let last = walked.leaves.last().map(|(leaf, _)| leaf.what);
+        assert_eq!(last, Some(What::Unknown { tid: 9 }));
+    }
+
+    #[test]
+    fn few_sets_of_files_are_all_told() {
+        let mut walked = Walked::default();
+        (1..=500).for_each(|fileset| add(&mut walked, file_wait(fileset)));
+        assert!(!walked.coarse);
+        assert_eq!(walked.leaves.len(), 500);
+    }
 }
