@@ -126,10 +126,9 @@ pub struct Live {
     alive: BTreeMap<u32, u32>,
     /// Everybody who ever belonged to the job.
     members: BTreeSet<u32>,
-    /// How many of them there were when it was asked who trains.
-    asked_of: usize,
-    /// And at the end of the last interval.
+    /// How many of them there were at the end of the last interval, and whether others had come in it.
     members_before: usize,
+    came: bool,
     /// Every followed thread as it was at the last [`Live::switch_over`], by id.
     threads: Vec<(u32, ThreadState)>,
     begun: KtimeNs,
@@ -212,8 +211,8 @@ impl Live {
             out: Vec::new(),
             alive: BTreeMap::new(),
             members: BTreeSet::new(),
-            asked_of: 0,
             members_before: 0,
+            came: false,
             threads: Vec::new(),
             begun: at,
             interval_from: at,
@@ -326,9 +325,8 @@ impl Live {
     }
 
     /// Whether it is time to ask who trains, and to tell [`Self::set_touched`].
-    pub fn may_have_other_trainers(&mut self) -> bool {
-        let came = self.members.len() - std::mem::replace(&mut self.asked_of, self.members.len());
-        came > 0
+    pub fn may_have_other_trainers(&self) -> bool {
+        self.came
             || self.intervals <= TRAINERS_AT_FIRST
             || self.intervals.is_multiple_of(TRAINERS_EVERY)
     }

@@ -9,11 +9,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{
     call_room::{CallCosts, CallRoom},
+    shed::{CELLS, Looking, Shed},
     window::{
         Candidate, Costs, Outcome, Plan, Room, Spent, UNKNOWN_RATE, Wish, learned, longest, slowed,
     },
 };
-use crate::{record::alloc::SHED_CALLS, time::KtimeNs};
+use crate::time::KtimeNs;
 
 /// A share of this much time is what windows may add to one thread.
 pub const HORIZON_NS: u64 = 10_000_000_000;
@@ -66,51 +67,8 @@ const STACKS_WITHIN_S: f64 = 90.0;
 const WINDOWS_WITHIN_S: f64 = 180.0;
 /// What a clock sample costs beside the interrupt, nanoseconds: the event and dealing with it.
 const SAMPLE_NS: f64 = 8_000.0;
-/// After so many seconds the ring is drained a fourth as often, and what was counted is collected so, while something is owed and the
-/// fixed costs take more than the first part (0–1) of the budget; until they take less than the second.
-const SHORT_S: f64 = 30.0;
-const LONG_FROM: f64 = 0.6;
-const SHORT_FROM: f64 = 0.3;
-/// Not where an interval has more cells than this: the tables have room for eight times as many.
-const CELLS: usize = 8_192;
 /// A job that uses fewer CPUs than this gains nothing when samples or counts are given up.
 const BUSY_CPUS: f64 = 0.5;
-
-/// What is given up, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Shed {
-    /// Draining events every quarter of a second and sums every second: nothing is left out, but sums tell fewer points in time apart.
-    ShortIntervals,
-    /// Following allocations to their release.
-    PairedWindows,
-    /// Where sampled calls came from.
-    Stacks,
-    /// Windows altogether.
-    Windows,
-    /// Counting every system call: they are counted in turns.
-    Calls,
-    /// Sampling page faults all the time: they are sampled in turns.
-    FaultSamples,
-    /// Half of the clock samples.
-    HalfSamples,
-    /// Clock samples.
-    ClockSamples,
-}
-
-impl Shed {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ShortIntervals => "short-intervals",
-            Self::PairedWindows => "paired-windows",
-            Self::Stacks => "stacks",
-            Self::Windows => "windows",
-            Self::Calls => SHED_CALLS,
-            Self::FaultSamples => "page-fault-samples",
-            Self::HalfSamples => "half-of-clock-samples",
-            Self::ClockSamples => "clock-samples",
-        }
-    }
-}
 
 /// What happened since this was told last.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -390,7 +348,15 @@ impl Governor {
 
     fn decide_shed(&mut self, load: &Load) {
         let mut shed = Vec::new();
-        if self.are_long(load) {
+        let looking = Looking {
+            seldom: self.shed.contains(&Shed::ShortIntervals),
+            watched_s: self.watched_s,
+            owes: self.balance < 0.0,
+            fixed: self.fixed_rate,
+            budget: self.budget * self.job_rate,
+        };
+        let whole = self.calls.share < 1.0 && !self.calls.some;
+        if !whole && !load.came && load.cells <= CELLS && looking.may_be_seldom() {
             shed.push(Shed::ShortIntervals);
         }
         if self.job_rate < AT_WORK_CPUS * 1e9 {
@@ -418,20 +384,6 @@ impl Governor {
             shed.push(Shed::ClockSamples);
         }
         self.shed = shed;
-    }
-
-    /// Whether intervals are long. Never where calls are counted for whole ones or not at all, nor while threads come: those that live for
-    /// a moment are to be seen.
-    fn are_long(&self, load: &Load) -> bool {
-        let whole = self.calls.share < 1.0 && !self.calls.some;
-        if load.cells > CELLS || load.came || whole {
-            return false;
-        }
-        let budget = self.budget * self.job_rate;
-        if self.shed.contains(&Shed::ShortIntervals) {
-            return self.fixed_rate > SHORT_FROM * budget;
-        }
-        self.watched_s >= SHORT_S && self.balance < 0.0 && self.fixed_rate > LONG_FROM * budget
     }
 
     /// Whether half of the clock samples will do. Those of a process that works alone are needed: its steps are found in them. Where

@@ -5,6 +5,7 @@ mod closed;
 mod full;
 pub mod governor;
 mod pending;
+mod shed;
 mod window;
 
 use std::{
@@ -13,8 +14,9 @@ use std::{
 };
 
 use self::{
-    governor::{Governor, Load, Shed},
+    governor::{Governor, Load},
     pending::PendingSites,
+    shed::Shed,
     window::{Candidate, Costs, Plan},
 };
 use super::{gpu::CallsSeen, jitter::Jitter, places::Places};

@@ -79,6 +79,8 @@ impl Live {
         let interval = self.interval(to, counted, &threads);
         self.interval_from = to;
         self.intervals += 1;
+        self.came = self.members.len() != self.members_before;
+        self.members_before = self.members.len();
         let alive = self.alive.values().copied().collect();
         let due = self.mapped.due(self.intervals, &self.leading(), &alive);
         self.frameworks(due);
@@ -105,7 +107,7 @@ impl Live {
             interrupt_ns: self.beside.interrupt_ns.unwrap_or(0.0),
             faults_in_turns: self.beside.faults.every() > 1,
             halvable: self.probes.halvable(),
-            came: self.have_come(),
+            came: self.came,
             cells: interval.ops.len() + interval.hists.len() + interval.waits.len(),
         };
         self.allocs
@@ -262,11 +264,6 @@ impl Live {
             events: std::mem::take(&mut self.events),
             event_min_ns,
         }
-    }
-
-    /// Whether the job has had other threads since this was asked last.
-    fn have_come(&mut self) -> bool {
-        self.members.len() != std::mem::replace(&mut self.members_before, self.members.len())
     }
 
     /// The processes that were named, and those that train as far as is known.
