@@ -15,8 +15,14 @@ pub struct TouchSlot {
     pub op: u32,
     /// [`crate::op::Class`] number.
     pub class: u32,
+    /// How much it moved, as far as that fits.
+    pub bytes: u32,
+    pub pad: u32,
 }
-crate::wire!(TouchSlot, 24);
+crate::wire!(TouchSlot, 32);
+
+/// A message on a pipe may begin with its length, which takes no more than this (Python's `multiprocessing.connection`: 4 or 12 bytes).
+pub const LENGTH_BYTES: u64 = 16;
 
 /// Calls of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +36,7 @@ pub struct TouchState {
     /// Slot to use next.
     pub next: u32,
 }
-crate::wire!(TouchState, 24 * TOUCH_SLOTS + 16);
+crate::wire!(TouchState, 32 * TOUCH_SLOTS + 16);
 
 /// Processes whose calls are noted: one flag for all process ids with the same lower 16 bits.
 pub const TOUCHED: usize = 1 << 16;

@@ -7,7 +7,7 @@ use trainprof_common::{
     op::{Class, Op},
     run::CallRun,
     thread::{Object, ThreadState},
-    touch::{TOUCH_SLOTS, TouchSlot, TouchState},
+    touch::{LENGTH_BYTES, TOUCH_SLOTS, TouchSlot, TouchState},
 };
 
 use crate::{
@@ -16,8 +16,10 @@ use crate::{
     maps::{Control, TOUCHES, control, touched},
 };
 
-/// So many notes may follow each other at once.
+/// So many notes may follow each other at once. Where calls are more than what may be noted, those on pipes come before all others: batches
+/// are handed over there.
 const BURST: u64 = 256;
+const BURST_OF_PIPES: u64 = 4 * BURST;
 
 /// Operations that are noted, by number.
 const NOTED: u32 = bit(Op::Open)
@@ -123,11 +125,13 @@ extern "C" fn touch(who: u64, id: u64, whence: u64, bytes: u64, at: u64) -> u32 
     // SAFETY: written by this thread's own probes; completions of io_uring on another CPU may take an
     // update away, which at worst notes one call more or less.
     let state = unsafe { &mut *state };
-    let kind = TouchSlot {
+    let mut kind = TouchSlot {
         at,
         id: if fileset != 0 { u64::from(fileset) } else { id },
         op,
         class,
+        bytes: bytes.min(u64::from(u32::MAX)) as u32,
+        pad: 0,
     };
     let mut found = TOUCH_SLOTS;
     for (n, slot) in state.slots.iter().enumerate() {
@@ -138,16 +142,30 @@ extern "C" fn touch(who: u64, id: u64, whence: u64, bytes: u64, at: u64) -> u32 
     state.skipped = state.skipped.saturating_add(passed);
     // From when on a call of this kind, and any call, may be noted.
     let mut next = 0;
+    let mut length_at = 0;
     if found < TOUCH_SLOTS {
-        next = state.slots[found & (TOUCH_SLOTS - 1)].at + control(Control::TOUCH_GAP_NS);
+        let slot = &state.slots[found & (TOUCH_SLOTS - 1)];
+        next = slot.at + control(Control::TOUCH_GAP_NS);
+        // What comes right after its length tells what kind of message it is.
+        if at < next && begins_message(slot) && bytes > LENGTH_BYTES {
+            length_at = slot.at;
+        }
     }
     let spacing = control(Control::TOUCH_SPACING_NS);
-    next = next.max(state.spent.saturating_sub(spacing * BURST));
-    if at < next {
+    let burst = if class == Class::Pipe as u32 {
+        BURST_OF_PIPES
+    } else {
+        BURST
+    };
+    next = next.max(state.spent.saturating_sub(spacing * burst));
+    if length_at != 0 {
+        kind.at = length_at;
+    } else if at < next {
         state.skipped = state.skipped.saturating_add(1);
         return ((next - at) >> EACH_NS).min(control(Control::MOST_PASSED)) as u32;
+    } else {
+        state.spent = state.spent.max(at) + spacing;
     }
-    state.spent = state.spent.max(at) + spacing;
     if found == TOUCH_SLOTS {
         found = state.next as usize;
         state.next = state.next.wrapping_add(1);
@@ -171,6 +189,13 @@ extern "C" fn touch(who: u64, id: u64, whence: u64, bytes: u64, at: u64) -> u32 
     state.skipped = 0;
     emit::event(&event);
     0
+}
+
+#[inline(always)]
+fn begins_message(slot: &TouchSlot) -> bool {
+    slot.op == u32::from(Op::Read.number())
+        && slot.class == Class::Pipe as u32
+        && u64::from(slot.bytes) <= LENGTH_BYTES
 }
 
 /// A thread has ended.

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use trainprof_common::op::{Class, Op};
+use trainprof_common::{
+    op::{Class, Op},
+    touch::LENGTH_BYTES,
+};
 
 use super::{
     bursts::own_times,
@@ -22,10 +25,6 @@ const ONE_MESSAGE_NS: u64 = 400_000;
 /// What a pipe's buffer is made of: a read that ends with a whole one took what was there of a message, and more is to come.
 const PIECE_BYTES: u64 = 4096;
 
-/// A read of no more than this is of a message's length, or of what is left of it right after the rest
-/// (`multiprocessing.connection`: 4 or 12).
-const LENGTH_BYTES: u64 = 16;
-
 /// A length that is as long as that is the next message's, however soon it comes: no batch is as short.
 const HEADER_BYTES: u64 = 4;
 
@@ -33,9 +32,19 @@ const HEADER_BYTES: u64 = 4;
 const LENGTHS: usize = 3;
 const MOSTLY_TOLD: f64 = 0.75;
 
+/// What is no longer than this, and than this part (0–1) of the usual message, is a word and no batch, where the reader wrote since the message
+/// before: a loader that keeps its workers has each of them say that it is ready for the next epoch
+/// (`_ResumeIteration` of torch/utils/data/_utils/worker.py: 84 bytes), or that its data have ended (104); one tensor takes 340. The last batch of an epoch may be as
+/// short, but nothing is asked for before that.
+const WORD_BYTES: u64 = 160;
+const SHORT: f64 = 0.5;
+
 /// Messages that some threads took from pipes, by pipe.
 pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<u64>> {
     let mut out = BTreeMap::<u64, Vec<u64>>::new();
+    let own = written(facts, &by);
+    let mut writes: Vec<u64> = own.values().flatten().copied().collect();
+    writes.sort_unstable();
     for (tid, touches) in facts.touching_threads() {
         if !by(tid) {
             continue;
@@ -52,22 +61,23 @@ pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<
         }
         for (pipe, reads) in reads {
             let times: Vec<u64> = reads.iter().map(|(at, _)| *at).collect();
-            let own = own_times(facts, tid, &times);
+            let ran = own_times(facts, tid, &times);
             let reads: Vec<Read> = reads
                 .into_iter()
-                .zip(own)
+                .zip(ran)
                 .map(|((at, bytes), own)| Read { at, bytes, own })
                 .collect();
-            out.entry(pipe).or_default().extend(messages(&reads));
+            out.entry(pipe)
+                .or_default()
+                .extend(messages(&reads, &writes));
         }
     }
     for times in out.values_mut() {
         times.sort_unstable();
     }
     // What they write themselves comes from nobody else.
-    let own = written(facts, by);
     out.retain(|pipe, times| {
-        times.len() >= 2 && own.get(pipe).is_none_or(|count| count * 2 < times.len())
+        times.len() >= 2 && own.get(pipe).is_none_or(|own| own.len() * 2 < times.len())
     });
     out
 }
@@ -82,13 +92,13 @@ pub(super) fn reads(touch: &TouchFact, pipes: &[u64]) -> bool {
     touch.op == Op::Read.number() && is_one_of(&touch.object, pipes)
 }
 
-/// How often some threads wrote on each pipe.
-fn written(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, usize> {
-    let mut out = BTreeMap::new();
+/// When some threads wrote on each pipe.
+fn written(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<u64>> {
+    let mut out = BTreeMap::<u64, Vec<u64>>::new();
     for (_, touches) in facts.touching_threads().filter(|(tid, _)| by(*tid)) {
         for touch in touches {
             if touch.op == Op::Write.number() && touch.object.class == Class::Pipe as u8 {
-                *out.entry(touch.object.id).or_default() += 1;
+                out.entry(touch.object.id).or_default().push(touch.at.0);
             }
         }
     }
@@ -104,8 +114,9 @@ struct Read {
 }
 
 /// When messages began, of one thread's reads on one pipe. Where most of what it reads are pieces of large messages, these are the
-/// batches, and however long their pieces take to come, they are one each: until the thread does something with them.
-fn messages(reads: &[Read]) -> Vec<u64> {
+/// batches, and however long their pieces take to come, they are one each: until the thread does something with them. Else what is
+/// only a word is left out; `writes`: when its process wrote on any pipe.
+fn messages(reads: &[Read], writes: &[u64]) -> Vec<u64> {
     let is_piece = |bytes: u64| bytes.is_multiple_of(PIECE_BYTES);
     let pieces = reads.iter().filter(|read| is_piece(read.bytes)).count();
     // A reader with a buffer of its own finds lengths in that.
@@ -129,7 +140,8 @@ fn messages(reads: &[Read]) -> Vec<u64> {
         }
         return out;
     }
-    let mut lengths = Vec::new();
+    // When each that begins with its length began, and how much came after that.
+    let mut whole: Vec<(u64, u64)> = Vec::new();
     let mut before = None;
     for read in reads {
         let apart = before.is_none_or(|before| read.at - before > ONE_MESSAGE_NS);
@@ -137,13 +149,35 @@ fn messages(reads: &[Read]) -> Vec<u64> {
             out.push(read.at);
         }
         if apart && read.bytes <= LENGTH_BYTES || read.bytes == HEADER_BYTES {
-            lengths.push(read.at);
+            whole.push((read.at, 0));
+        } else if let Some((_, bytes)) = whole.last_mut() {
+            *bytes += read.bytes;
         }
         before = Some(read.at);
     }
     // Where most begin with one, what does not belongs to the one before, and came late.
-    if told && lengths.len() as f64 >= MOSTLY_TOLD * out.len() as f64 {
-        return lengths;
+    if told && whole.len() as f64 >= MOSTLY_TOLD * out.len() as f64 {
+        return without_words(&whole, writes);
+    }
+    out
+}
+
+/// When messages began that are more than a word: of all, when they began and how long they are.
+fn without_words(messages: &[(u64, u64)], writes: &[u64]) -> Vec<u64> {
+    let mut lengths: Vec<u64> = messages.iter().map(|(_, bytes)| *bytes).collect();
+    lengths.sort_unstable();
+    let usual = lengths.get(lengths.len() / 2).copied().unwrap_or(0);
+    // Of what came when calls were not noted one by one, the length is not known.
+    let short =
+        |bytes: u64| (1..=WORD_BYTES).contains(&bytes) && bytes as f64 <= SHORT * usual as f64;
+    let mut out: Vec<u64> = Vec::with_capacity(messages.len());
+    for (at, bytes) in messages {
+        let since = out.last().copied().unwrap_or(0);
+        let asked = writes.partition_point(|write| write <= at)
+            > writes.partition_point(|write| *write <= since);
+        if !(short(*bytes) && asked) {
+            out.push(*at);
+        }
     }
     out
 }
@@ -225,7 +259,7 @@ mod tests {
                 reads.push(Read { at, bytes, own: at });
             }
         }
-        assert_eq!(messages(&reads).len(), 40);
+        assert_eq!(messages(&reads, &[]).len(), 40);
     }
 
     #[test]
@@ -244,7 +278,7 @@ mod tests {
                 reads.push((at + 1, 61_615));
             }
         }
-        assert_eq!(messages(&waited(&reads)).len(), 20);
+        assert_eq!(messages(&waited(&reads), &[]).len(), 20);
     }
 
     #[test]
@@ -262,7 +296,7 @@ mod tests {
                 reads.push((at + MS / 4, 9));
             }
         }
-        assert_eq!(messages(&waited(&reads)).len(), 60);
+        assert_eq!(messages(&waited(&reads), &[]).len(), 60);
     }
 
     #[test]
@@ -283,7 +317,28 @@ mod tests {
                 reads.push((at + late + MS / 5, 50_000));
             }
         }
-        assert_eq!(messages(&waited(&reads)).len(), 52);
+        assert_eq!(messages(&waited(&reads), &[]).len(), 52);
+    }
+
+    #[test]
+    fn words_that_were_asked_for_are_no_batches() {
+        // Epochs of ten batches, before each of which two workers say that they are ready, and the last of which is as short as that.
+        let (mut reads, mut writes, mut at) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..8 {
+            writes.push(at + MS);
+            for (n, bytes) in [84, 84, 347, 347, 347, 347, 347, 347, 347, 347, 347, 84]
+                .into_iter()
+                .enumerate()
+            {
+                at += 3 * MS;
+                reads.extend([(at, 4), (at + MS / 50, bytes)]);
+                // Two are asked for in advance.
+                if (2..10).contains(&n) {
+                    writes.push(at + MS / 10);
+                }
+            }
+        }
+        assert_eq!(messages(&waited(&reads), &writes).len(), 80);
     }
 
     #[test]
@@ -296,6 +351,6 @@ mod tests {
                 )
             })
             .collect();
-        assert_eq!(messages(&waited(&reads)).len(), 30);
+        assert_eq!(messages(&waited(&reads), &[]).len(), 30);
     }
 }
