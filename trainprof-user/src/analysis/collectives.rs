@@ -10,6 +10,7 @@ use trainprof_common::op::Class;
 
 use super::{
     cast::Cast,
+    causes::Scene,
     facts::{Facts, is_on_purpose},
     locks::{Lock, LockId, lock_of},
     spans::union,
@@ -31,21 +32,16 @@ const OWN: f64 = 0.95;
 const WAITED_FOR: f64 = 0.5;
 
 /// Ends of exchanges, several of one step left together: where one is waited for, the end of the wait.
-pub fn collectives(
-    facts: &Facts,
-    cast: &Cast,
-    locks: &BTreeMap<LockId, Lock>,
-    walked: &Walked,
-) -> Vec<u64> {
-    let of_rank = of_rank(facts, cast, walked);
+pub fn collectives(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Vec<u64> {
+    let of_rank = of_rank(facts, cast, scene, walked);
     let waited = waited_for(walked, &of_rank);
-    let exchanges = exchanges(facts, cast, locks, walked, &of_rank);
+    let exchanges = exchanges(facts, cast, scene.locks, walked, &of_rank);
     together(&waited, &exchanges).unwrap_or(waited)
 }
 
-/// Whether the way of a leaf leads to another rank, or ends at a socket that another rank sends on: what it sent may have been
-/// delivered by an interrupt.
-fn of_rank(facts: &Facts, cast: &Cast, walked: &Walked) -> Vec<bool> {
+/// Whether the way of a leaf leads to another rank, here or elsewhere, or ends at a socket that another rank sends on: what it sent may
+/// have been delivered by an interrupt.
+fn of_rank(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Vec<bool> {
     let by_rank = |item: &&Item| {
         let sender = facts.pid(item.waker.tid);
         is_on_purpose(item.waker.kind) && sender.is_some_and(|pid| cast.ranks.contains(&pid))
@@ -69,7 +65,11 @@ fn of_rank(facts: &Facts, cast: &Cast, walked: &Walked) -> Vec<bool> {
     walked
         .leaves
         .iter()
-        .map(|(leaf, _)| leaf.hops.iter().any(|hop| to_rank(hop.how)) || on_its_socket(leaf))
+        .map(|(leaf, spent)| {
+            leaf.hops.iter().any(|hop| to_rank(hop.how))
+                || on_its_socket(leaf)
+                || scene.is_communication(leaf, spent)
+        })
         .collect()
 }
 

@@ -37,6 +37,7 @@ pub mod pulse;
 pub mod put_aside;
 pub mod python;
 pub mod room;
+mod rounds;
 pub mod rules;
 pub mod running;
 mod settle;

@@ -273,6 +273,15 @@ impl<'a> Python<'a> {
             .collect()
     }
 
+    /// When a process's main thread was seen to run the model's code.
+    pub fn in_model(&self, pid: u32) -> Vec<u64> {
+        let samples = self.running(pid).into_iter();
+        samples
+            .filter(|(_, stack)| self.doing.get(stack) == Some(&Doing::Model))
+            .map(|(at, _)| at)
+            .collect()
+    }
+
     /// Stretches in which a process's main thread made input itself, each as long as the time between samples that show it;
     /// empty where that is less than `least` (0–1) of its time on a CPU, or where it was seen too little.
     pub fn input(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {

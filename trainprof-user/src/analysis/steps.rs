@@ -20,7 +20,9 @@ use super::{
     polling::is_polled,
     pulse::{Pulse, pulse},
     put_aside::spread,
+    python::Python,
     room::{own_lines, room},
+    rounds::one_each,
     spans::{overlap, union},
     timeline::{Item, line},
     walk::Walked,
@@ -409,6 +411,7 @@ fn from_own_calls(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
         (Some(pulse), _) => (pulse.times, pulse.kinds),
         (None, bursts) => (bursts?, 1),
     };
+    let times = one_each(times, &Python::new(facts).in_model(cast.step_tid));
     let mut steps = build(facts, Clock::OwnCalls, times, None);
     if kinds < 2 {
         steps.confidence *= ONE_KIND;
@@ -436,7 +439,7 @@ fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
 
 /// Ends of exchanges with other ranks.
 fn from_collectives(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
-    let times = collectives(facts, cast, scene.locks, walked);
+    let times = collectives(facts, cast, scene, walked);
     let times = apart_by_work(facts, cast.step_tid, apart(times));
     (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Collectives, times, None))
 }

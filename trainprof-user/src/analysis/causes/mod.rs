@@ -255,6 +255,19 @@ impl<'a> Scene<'a> {
         out
     }
 
+    /// Whether a way ends with the trainer's waiting for another rank, wherever that runs.
+    pub fn is_communication(&self, leaf: &Leaf, spent: &Spent) -> bool {
+        if !matches!(leaf.what, What::Wait { .. }) {
+            return false;
+        }
+        let mut parts = Vec::new();
+        self.classify(leaf, spent, &mut parts);
+        let all_of = parts
+            .iter()
+            .filter(|(kind, _, _)| *kind == Kind::Communication);
+        all_of.map(|(_, _, part)| part).sum::<f64>() > 0.5
+    }
+
     /// Whether the way leads through a wait for a producer.
     fn in_stall(&self, leaf: &Leaf) -> bool {
         leaf.hops

@@ -675,3 +675,21 @@ fn a_process_that_calls_the_gpu_is_no_launcher_that_listens() {
         );
     }
 }
+
+#[test]
+fn exchanges_with_a_rank_that_is_not_watched_are_steps() {
+    // It is met over a socket: as much goes out as comes in.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).outsider(900, "python3");
+    for step in 0..80 {
+        let from = f64::from(step) * 100.0 + 40.0;
+        let (on, by) = (On::Socket(6), By::Sender(900));
+        tale.wait(TRAINER, from, from + uneven(step, 50.0), RECV, on, by);
+    }
+    for op in [Op::Read, Op::Write] {
+        tale.ops(TRAINER, 10.0, op, Class::Socket, 0, 80, 40 << 20, 5.0);
+    }
+    let found = steps(&tale, 8000.0).expect("steps");
+    assert_eq!(found.clock, Clock::Collectives);
+    assert!((78..=80).contains(&found.spans.len()), "{found:?}");
+}
