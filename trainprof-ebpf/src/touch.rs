@@ -146,9 +146,14 @@ extern "C" fn touch(who: u64, id: u64, whence: u64, bytes: u64, at: u64) -> u32 
     if found < TOUCH_SLOTS {
         let slot = &state.slots[found & (TOUCH_SLOTS - 1)];
         next = slot.at + control(Control::TOUCH_GAP_NS);
-        // What comes right after its length tells what kind of message it is.
-        if at < next && begins_message(slot) && bytes > LENGTH_BYTES {
-            length_at = slot.at;
+        let is_length = bytes <= LENGTH_BYTES;
+        if at < next && of_messages(slot) && is_length != (u64::from(slot.bytes) <= LENGTH_BYTES) {
+            // What comes right after its length tells what kind of message it is, and a length after that begins another one.
+            if is_length {
+                next = 0;
+            } else {
+                length_at = slot.at;
+            }
         }
     }
     let spacing = control(Control::TOUCH_SPACING_NS);
@@ -191,11 +196,10 @@ extern "C" fn touch(who: u64, id: u64, whence: u64, bytes: u64, at: u64) -> u32 
     0
 }
 
+/// Reads on a pipe may be of messages that begin with their lengths.
 #[inline(always)]
-fn begins_message(slot: &TouchSlot) -> bool {
-    slot.op == u32::from(Op::Read.number())
-        && slot.class == Class::Pipe as u32
-        && u64::from(slot.bytes) <= LENGTH_BYTES
+fn of_messages(slot: &TouchSlot) -> bool {
+    slot.op == u32::from(Op::Read.number()) && slot.class == Class::Pipe as u32
 }
 
 /// A thread has ended.

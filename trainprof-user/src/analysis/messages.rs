@@ -92,6 +92,25 @@ pub(super) fn reads(touch: &TouchFact, pipes: &[u64]) -> bool {
     touch.op == Op::Read.number() && is_one_of(&touch.object, pipes)
 }
 
+/// When one thread's reads on these pipes returned, without what came right behind its length.
+pub(super) fn began(touches: &[TouchFact], pipes: &[u64]) -> Vec<u64> {
+    let mut lengths = BTreeMap::<u64, u64>::new();
+    let mut out = Vec::new();
+    for touch in touches.iter().filter(|touch| reads(touch, pipes)) {
+        let (pipe, at) = (touch.object.id, touch.at.0);
+        if touch.bytes <= LENGTH_BYTES {
+            lengths.insert(pipe, at);
+        } else if lengths
+            .remove(&pipe)
+            .is_some_and(|length| at - length <= ONE_MESSAGE_NS)
+        {
+            continue;
+        }
+        out.push(at);
+    }
+    out
+}
+
 /// When some threads wrote on each pipe.
 fn written(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<u64>> {
     let mut out = BTreeMap::<u64, Vec<u64>>::new();

@@ -11,6 +11,7 @@ use super::{
     spans::{overlap, union},
     timeline::Item,
 };
+use crate::session::kind::WaitKind;
 
 /// Longest that a step thread makes workers before it waits for a batch, ns.
 const MAX_START_NS: u64 = 2_000_000_000;
@@ -38,7 +39,9 @@ pub fn worker_starts(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
     let stretch = |born: u64| {
         let at = items.partition_point(|item| item.from < born);
         let ran = at.checked_sub(1).is_none_or(|at| items[at].to <= born);
-        let waits = items[at..].iter().find(|item| cast.fed(item))?;
+        // One that it starts a program in wakes it when that has begun (vfork): others may be to come.
+        let fed = |item: &&Item| cast.fed(item) && item.kind() != WaitKind::Other;
+        let waits = items[at..].iter().find(fed)?;
         (ran && waits.from - born <= MAX_START_NS).then_some((born, waits.from))
     };
     union(births.filter_map(stretch).collect())

@@ -13,7 +13,7 @@ use super::{
     collectives::collectives,
     facts::Facts,
     locks::lock_of,
-    messages::{hand_overs, is_one_of, reads, requests},
+    messages::{began, hand_overs, is_one_of, reads, requests},
     multiples::filled,
     phases::renewals,
     pieces::{whole_batches, whole_from_helper},
@@ -183,11 +183,7 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
 /// Moves each step's beginning to where the step thread began to wait for its batch on one of the pipes, or to read it: when it
 /// has the batch it asks for another, so that waiting and reading would count to the step before.
 fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps {
-    let taken = facts
-        .touches(cast.step_tid)
-        .iter()
-        .filter(|touch| reads(touch, pipes))
-        .map(|touch| touch.at.0);
+    let taken = began(facts.touches(cast.step_tid), pipes);
     let mut waits: Vec<u64> = facts
         .items(cast.step_tid)
         .iter()

@@ -74,6 +74,9 @@ pub(super) fn stories() -> [Story; 4] {
     ]
 }
 
+/// vfork(2), which `subprocess` and `multiprocessing` start programs with.
+const VFORK: i16 = 58;
+
 /// So many sets of two workers, each of which takes the trainer half a second to make and lasts for 20 steps of 200 ms.
 fn made_anew(sets: u32) -> Session {
     let (tale, now) = sets_of_two(sets, "/usr/bin/python3.11");
@@ -96,12 +99,21 @@ fn sets_of_two(sets: u32, program: &str) -> (Tale, f64) {
     tale.program(TRAINER, "/usr/bin/python3.11");
     let mut now = 0.0;
     for set in 0..sets {
-        let born = now + 1.0;
+        let begun = now + 1.0;
         let workers = [1, 2].map(|n| 300 + 10 * set + n);
-        for pid in workers {
+        for (pid, born) in workers.into_iter().zip([begun, begun + 4.0]) {
             tale.process(pid, TRAINER)
                 .thread(pid, feeder(pid))
                 .program(pid, program);
+            // Who starts a program in a new process waits until it has begun.
+            tale.wait(
+                TRAINER,
+                born + 1.0,
+                born + 3.0,
+                VFORK,
+                On::Nothing,
+                By::Thread(pid),
+            );
         }
         now += 500.0;
         for n in 0..20 {
@@ -109,7 +121,7 @@ fn sets_of_two(sets: u32, program: &str) -> (Tale, f64) {
             now += 200.0;
         }
         for pid in workers {
-            tale.lived(pid, born, now - 20.0);
+            tale.lived(pid, begun, now - 20.0);
         }
     }
     (tale, now)
