@@ -253,7 +253,13 @@ fn when_asked(facts: &Facts, cast: &Cast, locks: &Locks, tid: u32, writes: Vec<u
 
 #[cfg(test)]
 mod tests {
-    use super::{Read, messages};
+    use trainprof_common::op::{Class, Op};
+
+    use super::{Read, began, messages};
+    use crate::{
+        record::fact::{ObjectFact, TouchFact},
+        time::KtimeNs,
+    };
 
     const MS: u64 = 1_000_000;
 
@@ -337,6 +343,36 @@ mod tests {
             }
         }
         assert_eq!(messages(&waited(&reads), &[]).len(), 52);
+    }
+
+    #[test]
+    fn what_comes_right_behind_its_length_begins_nothing() {
+        let read = |(at, bytes): (u64, u64)| TouchFact {
+            tid: 1,
+            at: KtimeNs(at),
+            op: Op::Read.number(),
+            object: ObjectFact {
+                id: 7,
+                fileset: 0,
+                class: Class::Pipe as u8,
+            },
+            bytes,
+            skipped: 0,
+        };
+        // Two messages at once; one whose rest comes late, and one without a length.
+        let reads = [
+            (MS, 4),
+            (MS + 10, 422),
+            (MS + 60, 4),
+            (MS + 70, 422),
+            (9 * MS, 4),
+            (12 * MS, 422),
+            (20 * MS, 422),
+        ]
+        .map(read);
+        let at = [MS, MS + 60, 9 * MS, 12 * MS, 20 * MS];
+        assert_eq!(began(&reads, &[7]), at);
+        assert!(began(&reads, &[8]).is_empty());
     }
 
     #[test]
