@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::{
     cmd::{cargo, find_program, in_ci, is_root, output, root, run},
@@ -290,26 +290,19 @@ fn on_kernels(
     }
 }
 
-/// All kernels at the same time: each machine is one thread of the emulator, which waits for half of its time.
+/// The other kernels; what one of them took is what all took, as their machines run in turn.
 fn in_machines(account: &mut Account, built: &Built, filter: Option<&str>) {
     println!("\n== virtual machines");
-    if let Err(error) = on_host::build_workloads() {
-        account.part("virtual machines", || Err(error));
-        return;
-    }
-    std::thread::scope(|scope| {
-        let begun = Instant::now();
-        let machines = setup::KERNELS.map(|series| {
-            let machine = scope.spawn(move || (vm::test(series, built, filter), begun.elapsed()));
-            (series, machine)
-        });
-        for (series, machine) in machines {
-            let (result, took) = machine
-                .join()
-                .unwrap_or_else(|_| (Err(anyhow!("the thread panicked")), begun.elapsed()));
-            account.ended(&format!("Linux {series}"), took, result);
+    let begun = Instant::now();
+    let ran = on_host::build_workloads().and_then(|()| vm::test(&setup::KERNELS, built, filter));
+    match ran {
+        Ok(kernels) => {
+            for (series, outcome) in kernels {
+                account.ended(&format!("Linux {series}"), begun.elapsed(), Ok(outcome));
+            }
         }
-    });
+        Err(error) => account.ended("virtual machines", begun.elapsed(), Err(error)),
+    }
 }
 
 /// What the tests are made of.

@@ -12,13 +12,25 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     cmd::{find_program, output, root},
     cpio::Archive,
-    test::{Built, MORE_TRIES, name_of},
+    test::{Built, name_of},
 };
 
-/// What the kernel's command line tells the machine's number with.
-pub const MACHINE: &str = "trainprof.machine=";
+/// What the kernel's command line tells with which list a machine runs.
+pub const LIST: &str = "trainprof.list=";
+
+/// What a machine runs.
+#[derive(Clone)]
+pub enum Task {
+    /// The tests of a binary whose name holds a text.
+    Whole(String, String),
+    /// One test of a binary.
+    One((String, String)),
+}
+
 /// The longest that one test binary may run in it, so that the others still get their turn.
 const TEST_LIMIT_S: u32 = 450;
+/// What runs in the machine as its first process.
+const INIT: &str = include_str!("init.sh");
 /// File systems and devices that tests mount; those that are built into a kernel are left out.
 const MODULES: &[&str] = &[
     "virtio_pci",
@@ -32,14 +44,13 @@ const MODULES: &[&str] = &[
 /// Programs of the host that the tests call and that busybox has only a part of.
 const PROGRAMS: &[&str] = &["setpriv", "unshare", "nsenter"];
 
-/// Writes it; `machines`: the test binaries that each one runs.
+/// Writes it, with the lists of what machines run.
 pub fn pack(
     path: &Path,
     kernel: &Path,
     release: &str,
     built: &Built,
-    machines: &[Vec<String>],
-    filter: Option<&str>,
+    lists: &[Vec<Task>],
 ) -> Result<()> {
     let mut archive = Archive::create(path)?;
     for dir in [
@@ -57,7 +68,15 @@ pub fn pack(
     let busybox = find_program("busybox").context("busybox is missing")?;
     archive.copy(&busybox, "bin/busybox")?;
     archive.symlink("bin/sh", "busybox")?;
-    archive.file("init", 0o755, init(machines, filter).as_bytes())?;
+    for (n, tasks) in lists.iter().enumerate() {
+        archive.file(&format!("list-{n}"), 0o644, lines(tasks).as_bytes())?;
+    }
+    let told = format!(
+        "export CI='{}'\nlimit={TEST_LIMIT_S}\n",
+        std::env::var("CI").unwrap_or_default().replace('\'', "")
+    );
+    archive.file("told", 0o644, told.as_bytes())?;
+    archive.file("init", 0o755, INIT.as_bytes())?;
 
     with_libraries(&mut archive, &built.trainprof, "bin/trainprof")?;
     for binary in &built.test_binaries {
@@ -86,69 +105,13 @@ pub fn pack(
     Ok(())
 }
 
-/// What runs in the machine as its first process.
-fn init(machines: &[Vec<String>], filter: Option<&str>) -> String {
-    let names: String = machines
-        .iter()
-        .enumerate()
-        .map(|(n, names)| format!("*{MACHINE}{n}*) names='{}' ;;\n", names.join(" ")))
-        .collect();
-    let filter = filter.unwrap_or_default().replace('\'', "");
-    format!(
-        "#!/bin/busybox sh
-export PATH=/usr/bin:/bin:/sbin:/usr/sbin HOME=/root
-/bin/busybox mkdir -p /sbin /usr/bin /usr/sbin
-/bin/busybox --install -s
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-mount -t devtmpfs devtmpfs /dev
-mkdir -p /dev/shm /dev/pts
-mount -t tmpfs tmpfs /dev/shm
-mount -t devpts devpts /dev/pts
-mount -t tmpfs tmpfs /tmp
-mount -t tmpfs tmpfs /run
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
-echo '+cpu +memory +io +pids' > /sys/fs/cgroup/cgroup.subtree_control
-ln -s /proc/self/fd /dev/fd
-ip link set lo up
-hostname vm
-while read -r module; do insmod /modules/$module; done < /modules/order
-export CI='{ci}' TRAINPROF_VM=1 TRAINPROF_BIN=/bin/trainprof TRAINPROF_WORKLOADS=/workloads
-export TRAINPROF_TEST_DIR=/tmp/tests NO_COLOR=1
-mkdir -p /tmp/tests
-mount -t ext4 /dev/vda /tmp/tests || echo 'no disk: the tests use memory'
-echo
-echo \"VM-UP $(uname -r), $(nproc) processors\"
-trainprof --version
-case $(cat /proc/cmdline) in
-{names}esac
-for name in $names; do
-    echo \"VM-BEGIN $name\"
-    cd /tmp/tests
-    {{ timeout -s KILL {TEST_LIMIT_S} /tests/$name --test-threads=1 --show-output '{filter}' 2>&1; echo $? > /tmp/status; }} | tee /tmp/out
-    result=$(sed -n 's/^test result: [A-Za-z]*\\. \\([0-9]*\\) passed; \\([0-9]*\\) failed;.*/\\1 \\2/p' /tmp/out | tail -n 1)
-    echo
-    echo \"VM-RESULT ${{result:-0 0}} $(cat /tmp/status) $name\"
-    for failed in $(awk '/^failures:$/ {{ n = 1; names = \"\"; next }} /^test result/ {{ n = 0 }} n && /^    [^ ]+$/ {{ names = names \" \" $1 }} END {{ print names }}' /tmp/out); do
-        echo \"$name $failed\" >> /run/failed
-    done
-done
-touch /run/failed
-while read -r name failed; do
-    for try in $(seq {MORE_TRIES}); do
-        echo \"AGAIN $failed: it failed, and is run once more\"
-        timeout -s KILL {TEST_LIMIT_S} /tests/$name --test-threads=1 --show-output --exact $failed 2>&1 < /dev/null | tee /tmp/again
-        if grep -q '^test result: ok. 1 passed' /tmp/again; then
-            echo; echo \"VM-REPEATED $failed\"
-            break
-        fi
-    done
-done < /run/failed
-echo VM-DONE
-poweroff -f
-",
-        ci = std::env::var("CI").unwrap_or_default().replace('\'', ""),
-    )
+/// The lines that the first process reads: a test binary and libtest's arguments.
+fn lines(tasks: &[Task]) -> String {
+    let line = |task: &Task| match task {
+        Task::Whole(binary, filter) => format!("{binary} {filter}\n"),
+        Task::One((binary, test)) => format!("{binary} --exact {test}\n"),
+    };
+    tasks.iter().map(line).collect()
 }
 
 /// Puts a program and the libraries that it loads into the archive.
@@ -303,7 +266,17 @@ fn module_content(file: &Path) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::load_order;
+    use super::{Task, lines, load_order};
+
+    #[test]
+    fn tasks_are_lines_of_a_binary_and_its_arguments() {
+        let tasks = [
+            Task::Whole("io".into(), "cold".into()),
+            Task::Whole("io".into(), String::new()),
+            Task::One(("io".into(), "cold_reads".into())),
+        ];
+        assert_eq!(lines(&tasks), "io cold\nio \nio --exact cold_reads\n");
+    }
 
     #[test]
     fn modules_come_after_what_they_need() {
