@@ -352,7 +352,8 @@ fn the_tightest_limit_counts_and_the_exit_status_tells() {
     let group = Group::new("memory", "room");
     let limit = 512_u64 << 20;
     group.set_memory_limit(limit);
-    let mut workload = Workload::start("keeper", ["leak", "8e6", "13"]);
+    // Ten seconds are needed; where a look at memory takes long, the first and the last one are seconds from both ends.
+    let mut workload = Workload::start("keeper", ["leak", "8e6", "20"]);
     group.put(workload.pid());
     let asked = [
         OsString::from("--fail-on"),
@@ -392,7 +393,7 @@ fn shared_memory_takes_room_like_any_other() {
     let group = Group::new("memory", "shared");
     let limit = 256_u64 << 20;
     group.set_memory_limit(limit);
-    let mut workload = Workload::start("keeper", ["files", "8e6", "14"]);
+    let mut workload = Workload::start("keeper", ["files", "6e6", "19"]);
     group.put(workload.pid());
     let watch = Watch::attach(workload.pid(), &[]);
     workload.go();
