@@ -5,6 +5,7 @@ mod cmd;
 mod cpio;
 mod demo;
 mod ebpf;
+mod lanes;
 mod left_out;
 mod on_host;
 mod outcome;

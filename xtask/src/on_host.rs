@@ -2,17 +2,15 @@
 //! whole host has, runs alone.
 
 use std::{
-    panic::resume_unwind,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Mutex, PoisonError},
-    thread,
 };
 
 use anyhow::{Result, bail};
 
 use crate::{
     cmd::{as_root, root, run},
+    lanes,
     outcome::Outcome,
     test::{Built, MORE_TRIES, counted_with, name_of},
 };
@@ -103,31 +101,10 @@ fn sorted(binaries: &[PathBuf]) -> Result<(Vec<&PathBuf>, Vec<&PathBuf>)> {
     Ok((beside, alone))
 }
 
-/// Runs binaries in [`LANES`] lanes, each of which takes the next one when it is through with the last.
+/// Runs binaries in [`LANES`] lanes.
 fn side_by_side<'a>(built: &Built, binaries: &[&'a PathBuf], filter: Option<&str>) -> Vec<Ran<'a>> {
-    let next = Mutex::new(binaries.iter());
-    let take = || {
-        next.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .next()
-            .copied()
-    };
-    thread::scope(|scope| {
-        let lanes: Vec<_> = (0..LANES)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut ran = Vec::new();
-                    while let Some(binary) = take() {
-                        ran.push((binary, shown_whole(built, binary, filter)));
-                    }
-                    ran
-                })
-            })
-            .collect();
-        lanes
-            .into_iter()
-            .flat_map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic)))
-            .collect()
+    lanes::work(LANES, binaries.iter().copied(), |binary| {
+        (binary, shown_whole(built, binary, filter))
     })
 }
 

@@ -12,9 +12,7 @@ mod machine;
 use std::{
     collections::BTreeSet,
     fs,
-    panic::resume_unwind,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
     thread,
 };
 
@@ -27,7 +25,7 @@ use self::{
 };
 use crate::{
     cmd::root,
-    left_out,
+    lanes, left_out,
     outcome::Outcome,
     setup::{kernel_dir, kernel_release},
     test::{Built, MORE_TRIES, name_of},
@@ -207,25 +205,11 @@ fn side_by_side(
     kernels: &[(Kernel<'_>, Ran)],
     lists: &[Vec<Task>],
 ) -> Vec<(usize, Result<Console>)> {
-    let lanes = thread::available_parallelism().map_or(1, usize::from);
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
     let wanted = (0..lists.len()).flat_map(|list| (0..kernels.len()).map(move |k| (k, list)));
-    let next = Mutex::new(wanted);
-    let lane = || {
-        let mut ran = Vec::new();
-        loop {
-            // A statement of its own: the lock must not be held while the machine runs.
-            let taken = next.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some((k, list)) = taken else { break ran };
-            let console = kernels[k].0.run(list, &list.to_string(), lists[list].len());
-            ran.push((k, console));
-        }
-    };
-    thread::scope(|scope| {
-        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
-        lanes
-            .into_iter()
-            .flat_map(|lane| lane.join().unwrap_or_else(|panic| resume_unwind(panic)))
-            .collect()
+    lanes::work(cpus, wanted, |(k, list)| {
+        let name = list.to_string();
+        (k, kernels[k].0.run(list, &name, lists[list].len()))
     })
 }
 
