@@ -41,6 +41,7 @@ mod rounds;
 pub mod rules;
 pub mod running;
 mod settle;
+mod skipped;
 pub mod spans;
 pub mod spinning;
 mod steadiness;

@@ -23,7 +23,8 @@ use super::{
     python::Python,
     room::{own_lines, room},
     rounds::one_each,
-    spans::{overlap, union},
+    skipped::skips,
+    spans::union,
     timeline::{Item, line},
     walk::Walked,
 };
@@ -34,11 +35,8 @@ const OTHER_PHASE: f64 = 1.4;
 /// An evaluation follows each of so many epochs at least.
 const TURNS: usize = 4;
 
-/// A step of so many times the usual length, in so much of which (of the usual length) nobody waited for the queue,
-/// may be two; so many of them (share) make a clock that skips.
-const SKIPPED: f64 = 1.7;
-const UNSEEN: f64 = 0.8;
-const MAX_SKIPPED: f64 = 0.02;
+/// What lasts so many times the usual length is several steps.
+const SEVERAL: f64 = 1.7;
 
 /// Turns with so many times as much computing as a usual one, in which this part (0–1) of all of it lies, and this part of all time, are
 /// none.
@@ -217,7 +215,7 @@ fn drop_unnoted(facts: &Facts, cast: &Cast, steps: &mut Steps) {
         .filter_map(|(_, touches)| Some(touches.first()?.at.0))
         .min()
         .unwrap_or(0);
-    let most = SKIPPED * steps.quantile_ns(0.5) as f64;
+    let most = SEVERAL * steps.quantile_ns(0.5) as f64;
     steps
         .spans
         .retain(|(from, to)| *from >= first || ((to - from) as f64) < most);
@@ -365,18 +363,7 @@ fn from_queue(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     let times = filled(facts, cast.step_tid, apart(times));
     let times = after_work(facts, cast.step_tid, &times).unwrap_or(times);
     let steps = build(facts, Clock::Queue, times, None);
-    // While nobody waits, steps are not seen.
-    let waits = union(waits);
-    let usual = steps.quantile_ns(0.5) as f64;
-    let skipped = steps
-        .spans
-        .iter()
-        .filter(|(from, to)| {
-            let unseen = (to - from - overlap(&waits, *from, *to)) as f64;
-            (to - from) as f64 > SKIPPED * usual && unseen > UNSEEN * usual
-        })
-        .count();
-    (skipped as f64 <= MAX_SKIPPED * steps.spans.len() as f64).then_some(steps)
+    (!skips(facts, cast.step_tid, &steps, &union(waits))).then_some(steps)
 }
 
 fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {

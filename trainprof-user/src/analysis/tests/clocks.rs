@@ -66,6 +66,39 @@ fn a_queue_that_is_always_full_has_a_clock() {
     assert!((p50 - 31.4).abs() < 1.0, "{p50}");
 }
 
+/// A trainer that computes for 25 ms in each of 200 steps, and then waits for its loader thread for 5; in every tenth it takes another 35 ms,
+/// in which `long` tells what it does from one time to another.
+fn long_ones(long: impl Fn(&mut Tale, f64, f64)) -> Option<Steps> {
+    let mut tale = alone();
+    tale.thread(TRAINER, LOADER);
+    let mut now = 1.0;
+    for step in 0..200 {
+        let begin = now;
+        now += uneven(step, 25.0);
+        if step % 10 == 9 {
+            long(&mut tale, begin + 5.0, begin + 40.0);
+            now += 35.0;
+        }
+        let (queue, by) = (On::Futex(0x9000), By::Thread(LOADER));
+        tale.wait(TRAINER, now, now + 5.0, FUTEX, queue, by);
+        tale.sample(LOADER, now + 1.0, PYTHON);
+        now += 5.0;
+    }
+    steps(&tale, now)
+}
+
+#[test]
+fn a_step_that_had_no_cpu_for_long_is_not_two() {
+    let neighbour = 900;
+    let found = long_ones(|tale, from, to| {
+        tale.preempted(TRAINER, from, to, neighbour);
+    });
+    let found = found.expect("steps");
+    assert_eq!((found.clock, found.spans.len()), (Clock::Queue, 199));
+    // One that computed for so long may be.
+    assert!(long_ones(|_, _, _| ()).is_none());
+}
+
 #[test]
 fn threads_of_a_parallel_region_are_no_clock() {
     // Three times a step the trainer wakes two threads at once; they never run the interpreter.
