@@ -6,10 +6,23 @@ use super::{bursts::own_times, clock::MIN_STEPS, facts::Facts, phases::natural_b
 pub(super) const MOST_OF_WORK: f64 = 0.7;
 /// The work after all pieces of a batch is plainly more than after one of them: so many times.
 const PLAIN_WORK: u64 = 8;
+/// No step computes for less than this between two exchanges, but one parameter's mean is taken in it, ns.
+const NEXT_TO_NOTHING_NS: u64 = 1_000_000;
 
 /// Hand-overs of which several make a batch, such as results of a pool's tasks: the step thread goes on to work only when it has them all.
 /// Gives the first of each batch; `None` where it works after each.
 pub(super) fn after_work(facts: &Facts, tid: u32, times: &[u64]) -> Option<Vec<u64>> {
+    firsts(facts, tid, times, u64::MAX)
+}
+
+/// Exchanges of a step of which each is waited for, one after the other: between two of them next to nothing is done. Gives the first of
+/// each step; `None` where they are no such.
+pub(super) fn one_by_one(facts: &Facts, tid: u32, times: &[u64]) -> Option<Vec<u64>> {
+    firsts(facts, tid, times, NEXT_TO_NOTHING_NS)
+}
+
+/// Times before which the thread plainly worked for longer than before most others, which is `short_ns` at most.
+fn firsts(facts: &Facts, tid: u32, times: &[u64], short_ns: u64) -> Option<Vec<u64>> {
     let own = own_times(facts, tid, times);
     let worked: Vec<u64> = own
         .windows(2)
@@ -28,7 +41,9 @@ pub(super) fn after_work(facts: &Facts, tid: u32, times: &[u64]) -> Option<Vec<u
         .filter(|(_, worked)| **worked > limit)
         .map(|(at, _)| *at)
         .collect();
-    let plain = limit >= PLAIN_WORK * short && long as f64 >= MOST_OF_WORK * all as f64;
+    let plain = short <= short_ns
+        && limit >= PLAIN_WORK * short
+        && long as f64 >= MOST_OF_WORK * all as f64;
     (plain && firsts.len() > MIN_STEPS).then_some(firsts)
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use super::clock::{Clock, Steps};
 use super::{
-    apart::{after_work, apart, apart_by_work},
+    apart::{after_work, apart, apart_by_work, one_by_one},
     asked::{epoch_by_epoch, step_by_step},
     bursts::{bursts, own_times},
     cast::Cast,
@@ -423,7 +423,9 @@ fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
 /// Ends of exchanges with other ranks.
 fn from_collectives(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     let times = collectives(facts, cast, scene, walked);
-    let times = apart_by_work(facts, cast.step_tid, apart(times));
+    // Where each parameter is exchanged by itself, next to nothing is done between two of them.
+    let times = one_by_one(facts, cast.step_tid, &times)
+        .unwrap_or_else(|| apart_by_work(facts, cast.step_tid, apart(times)));
     (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Collectives, times, None))
 }
 

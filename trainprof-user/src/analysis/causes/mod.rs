@@ -92,6 +92,8 @@ pub struct Scene<'a> {
     checkpoints: Checkpoints,
     worker_starts: Vec<(u64, u64)>,
     own_batches: OwnBatches,
+    /// Stretches in which the main threads of other ranks made batches themselves, by pid.
+    ranks_batches: BTreeMap<u32, Vec<(u64, u64)>>,
     /// Threads that spend more on memory than their work needs.
     churning: BTreeSet<u32>,
     file_faults: FileFaults,
@@ -160,6 +162,7 @@ impl<'a> Scene<'a> {
             taking_in,
             beside_model,
             own_batches,
+            ranks_batches: ranks_batches(facts, cast),
             churning: on_cpu::churning(facts, &file_faults),
             file_faults,
             idle_locks: locked::idle_locks(facts, cast, locks, may_use),
@@ -406,6 +409,16 @@ fn takes_in(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>) -> Vec<(
     };
     let prepared = python.prepares(cast.step_tid, TAKES, &taken(facts, cast, locks));
     union([taking, prepared].concat())
+}
+
+/// Stretches in which the main threads of other ranks made batches themselves, by pid; as far as stacks of their code tell.
+fn ranks_batches(facts: &Facts, cast: &Cast) -> BTreeMap<u32, Vec<(u64, u64)>> {
+    if cast.ranks.is_empty() {
+        return BTreeMap::new();
+    }
+    let python = Python::new(facts);
+    let ranks = cast.ranks.iter();
+    ranks.map(|pid| (*pid, python.input(*pid, MAKES))).collect()
 }
 
 /// What a step thread without producers does for its batches.

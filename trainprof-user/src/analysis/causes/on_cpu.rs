@@ -276,8 +276,13 @@ impl Scene<'_> {
         } else {
             user += left * split.decoders;
         }
-        if own && !self.own_batches.spans.is_empty() {
-            let input = share_inside(windows, &self.own_batches.spans).min(1.0) * user;
+        let batches = if own {
+            Some(&self.own_batches.spans)
+        } else {
+            self.ranks_batches.get(&tid)
+        };
+        if let Some(batches) = batches.filter(|spans| !spans.is_empty()) {
+            let input = share_inside(windows, batches).min(1.0) * user;
             out.push((Kind::InputCpu, detail, input));
             user -= input;
         }

@@ -9,6 +9,8 @@ use crate::{
 };
 
 const KIND: Kind = Kind::Communication;
+/// What takes less of a rank's time (0–1) than this is not told beside what takes most.
+const GOOD_PART: f64 = 0.3;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
@@ -33,20 +35,29 @@ pub(super) fn rule(look: &Look) -> Answer {
             let by_it = share.detail.rank == *guilty;
             share.detail.doing.filter(|kind| by_it && *kind != KIND)
         });
-        let total: f64 = doing.iter().map(|(_, ns)| ns).sum();
-        let does = doing.first().map_or_else(String::new, |(kind, ns)| {
+        let total: f64 = doing.iter().map(|(_, ns)| ns).sum::<f64>().max(1.0);
+        // All ranks compute: what else takes a good part of its time is what the others need not do.
+        let other = |(kind, ns): &&(Kind, f64)| *kind != Kind::Compute && *ns >= GOOD_PART * total;
+        let busy_with = doing.iter().find(other).or(doing.first());
+        if let Some((kind, _)) = busy_with {
             evidence.insert("guilty_is_busy_with", json!(kind.name()));
-            format!(
-                ", which spends {} of that time on {}",
-                percent(ns / total.max(1.0)),
-                kind.name()
-            )
-        });
+        }
+        let told: Vec<String> = doing
+            .iter()
+            .enumerate()
+            .filter(|(at, (_, ns))| *at == 0 || *at == 1 && *ns >= GOOD_PART * total)
+            .map(|(_, (kind, ns))| format!("{} of that time on {}", percent(ns / total), kind.name()))
+            .collect();
+        let does = if told.is_empty() {
+            String::new()
+        } else {
+            format!(", which spends {}", told.join(" and "))
+        };
         let process = Id(*guilty);
         evidence.insert("guilty_pid", json!(process));
         (
             format!("the other ranks wait for the rank in process {process}{does}"),
-            match doing.first() {
+            match busy_with {
                 Some((kind, _)) if *kind != Kind::Compute => format!(
                     "make that rank's work as short as that of the others, its {} first: attach to process {process} to see what is behind it",
                     kind.name()

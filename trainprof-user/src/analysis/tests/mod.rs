@@ -12,6 +12,7 @@ mod locks;
 mod memory;
 mod pieces;
 mod python;
+mod ranks;
 mod rules;
 mod slack;
 mod state;

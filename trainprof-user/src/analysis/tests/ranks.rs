@@ -1,0 +1,84 @@
+//! Ranks that wait for each other: what the late one does, and what a step is.
+
+use super::{
+    clocks::{steps, uneven},
+    stories::TRAINER,
+    tale::{By, On, RECV, Tale},
+};
+use crate::analysis::{analyse, steps::Clock};
+
+const LAUNCHER: u32 = 50;
+const OTHER: u32 = 150;
+const LOADER: &str = "/usr/lib/python3/dist-packages/torch/utils/data/dataloader.py";
+const MODULE: &str = "/usr/lib/python3/dist-packages/torch/nn/modules/module.py";
+
+fn two_ranks() -> Tale {
+    let mut tale = Tale::default();
+    tale.process(LAUNCHER, 1)
+        .process(TRAINER, LAUNCHER)
+        .process(OTHER, LAUNCHER);
+    tale
+}
+
+#[test]
+fn a_late_rank_that_makes_its_batches_itself_is_told_so() {
+    // Rank 150 makes a batch for 60 of 100 ms and computes for 30; 100 has one after 10, computes for 30 too, and waits.
+    let mut tale = two_ranks();
+    tale.function(1, LOADER, "_BaseDataLoaderIter.__next__")
+        .function(2, MODULE, "Module._call_impl");
+    let samples = |from: u32, to: u32| {
+        (0..80_u32).flat_map(move |step| {
+            (from..to)
+                .step_by(10)
+                .map(move |ms| f64::from(step * 100 + ms + 5))
+        })
+    };
+    tale.stack(1, &[1], OTHER, samples(0, 60))
+        .stack(2, &[2], OTHER, samples(60, 90));
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let (on, by) = (On::Socket(4), By::Sender(OTHER));
+        tale.wait(TRAINER, begin + 40.0, begin + 95.0, RECV, on, by);
+        let (on, by) = (On::Socket(5), By::Sender(TRAINER));
+        tale.wait(OTHER, begin + 96.0, begin + 97.0, RECV, on, by);
+    }
+    let mut session = tale.session(8000.0);
+    session.start.as_mut().expect("a start").targets = vec![LAUNCHER];
+    let analysis = analyse(&session);
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "communication", "{}", verdict.summary);
+    let told = "and 36 % of that time on input-cpu";
+    assert!(verdict.summary.contains(told), "{}", verdict.summary);
+    let found = analysis.findings.iter().find(|f| f.kind == "communication");
+    let evidence = &found.expect("a finding").evidence;
+    assert_eq!(evidence["guilty_is_busy_with"], "input-cpu");
+}
+
+#[test]
+fn parameters_that_are_exchanged_one_by_one_are_one_step() {
+    // 20 to 22 ms of computing, then 15 exchanges of 1 ms with 50 µs between two of them; the first is waited for for longer.
+    let mut tale = two_ranks();
+    let mut now = 0.0;
+    for step in 0..100 {
+        now += uneven(step, 20.0);
+        for exchange in 0..15 {
+            let to = now + if exchange == 0 { 12.0 } else { 1.0 };
+            tale.wait(TRAINER, now, to, RECV, On::Socket(4), By::Sender(OTHER));
+            tale.wait(
+                OTHER,
+                to - 0.8,
+                to - 0.2,
+                RECV,
+                On::Socket(5),
+                By::Sender(TRAINER),
+            );
+            now = to + 0.05;
+        }
+    }
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::Collectives);
+    let count = found.spans.len();
+    assert!(count.abs_diff(99) <= 1, "{count} of 99");
+    let p50 = found.quantile_ns(0.5) as f64 / 1e6;
+    assert!((p50 - 47.6).abs() < 1.0, "{p50}");
+}
