@@ -6,6 +6,8 @@ use super::{bursts::own_times, clock::MIN_STEPS, facts::Facts, phases::natural_b
 pub(super) const MOST_OF_WORK: f64 = 0.7;
 /// The work after all pieces of a batch is plainly more than after one of them: so many times.
 const PLAIN_WORK: u64 = 8;
+/// What is more than so much (0–1) of the usual work is the work on one batch.
+const GOOD_PART: f64 = 0.6;
 /// No step computes for less than this between two exchanges, but one parameter's mean is taken in it, ns.
 const NEXT_TO_NOTHING_NS: u64 = 1_000_000;
 
@@ -62,23 +64,29 @@ pub(super) fn apart(times: Vec<u64>) -> Vec<u64> {
 }
 
 /// Drops those before which the thread has worked much less than usual: an exchange of one step that was waited for in parts.
-pub(super) fn apart_by_work(facts: &Facts, tid: u32, times: Vec<u64>) -> Vec<u64> {
-    let own = own_times(facts, tid, &times);
-    let gaps = |own: &[u64]| -> Vec<u64> { own.windows(2).map(|pair| pair[1] - pair[0]).collect() };
-    let mut sorted = gaps(&own);
+pub(super) fn apart_by_work(facts: &Facts, tid: u32, times: &[u64]) -> Vec<u64> {
+    worked_for(facts, tid, times, 3.0 / 4.0, 1.0 / 5.0)
+}
+
+/// Drops those before which the thread has done less than a good part of its usual work: it waited in the midst of that.
+pub(super) fn undivided(facts: &Facts, tid: u32, times: &[u64]) -> Vec<u64> {
+    worked_for(facts, tid, times, 1.0 / 2.0, GOOD_PART)
+}
+
+/// Times before which the thread worked for at least this part (0–1) of what it usually does since the one before: this quantile (0–1).
+fn worked_for(facts: &Facts, tid: u32, times: &[u64], quantile: f64, part: f64) -> Vec<u64> {
+    let own = own_times(facts, tid, times);
+    let mut sorted: Vec<u64> = own.windows(2).map(|pair| pair[1] - pair[0]).collect();
     sorted.sort_unstable();
-    let usual = sorted.get(sorted.len() * 3 / 4).copied().unwrap_or(0);
+    let at = (sorted.len() as f64 * quantile) as usize;
+    let least = part * sorted.get(at).copied().unwrap_or(0) as f64;
     let mut last = None;
-    times
-        .into_iter()
-        .zip(own)
-        .filter(|(_, own)| {
-            let worked = last.is_none_or(|last| own - last >= usual / 5);
-            if worked {
-                last = Some(*own);
-            }
-            worked
-        })
-        .map(|(at, _)| at)
-        .collect()
+    let mut out = Vec::with_capacity(times.len());
+    for (at, own) in times.iter().zip(own) {
+        if last.is_none_or(|last| (own - last) as f64 >= least) {
+            last = Some(own);
+            out.push(*at);
+        }
+    }
+    out
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    apart::{MOST_OF_WORK, after_work},
+    apart::{MOST_OF_WORK, after_work, undivided},
     bursts::own_times,
     cast::Cast,
     facts::Facts,
@@ -20,9 +20,7 @@ use crate::session::kind::WaitKind;
 /// quarter.
 const PIECES: f64 = 1.5;
 const ALIKE: f64 = 0.8;
-/// What is more than so much (0–1) of the usual work is the work on one batch.
-const GOOD_PART: f64 = 0.6;
-/// It is done without a wait, but on this part (0–1) of the batches at most.
+/// Work on a batch is done without a wait, but for this part (0–1) of the batches at most.
 const DIVIDED: f64 = 0.125;
 
 /// Batches that a helper thread takes in pieces and hands to the step thread, which goes on to work only when it has all of one: when
@@ -65,23 +63,6 @@ pub(super) fn whole_from_helper(
         .count();
     let in_pieces = taken.len() as f64 >= PIECES * whole.len() as f64;
     (in_pieces && alike as f64 >= ALIKE * worked.len() as f64).then_some(whole)
-}
-
-/// Leaves out those of these times before which the thread did less than a good part of its usual work: it waited in the midst of that.
-fn undivided(facts: &Facts, tid: u32, times: &[u64]) -> Vec<u64> {
-    let own = own_times(facts, tid, times);
-    let mut worked: Vec<u64> = own.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    worked.sort_unstable();
-    let usual = worked.get(worked.len() / 2).copied().unwrap_or(0) as f64;
-    let mut last = None;
-    let mut out = Vec::with_capacity(times.len());
-    for (at, own) in times.iter().zip(own) {
-        if last.is_none_or(|last| (own - last) as f64 >= GOOD_PART * usual) {
-            last = Some(own);
-            out.push(*at);
-        }
-    }
-    out
 }
 
 /// Batches that come in pieces from one process, in order: the step thread goes on to work only when it has the last one. Gives

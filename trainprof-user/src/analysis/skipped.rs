@@ -9,10 +9,6 @@ const UNSEEN: f64 = 0.8;
 const RAN: f64 = 1.6;
 /// So many of them (share) make a clock that skips.
 const MOST: f64 = 0.02;
-/// So many steps before and after one tell what is usual in its time: a machine that others share is faster in one second than in the
-/// next.
-const AROUND: usize = 8;
-
 /// Whether it does. `waits`: in which somebody waited for the queue; sorted, without overlaps.
 pub fn skips(facts: &Facts, tid: u32, steps: &Steps, waits: &[(u64, u64)]) -> bool {
     let lengths: Vec<u64> = steps.spans.iter().map(|(from, to)| to - from).collect();
@@ -21,21 +17,20 @@ pub fn skips(facts: &Facts, tid: u32, steps: &Steps, waits: &[(u64, u64)]) -> bo
         .chunks_exact(2)
         .map(|pair| pair[1].saturating_sub(pair[0]))
         .collect();
+    let (usual_length, usual_ran) = (middle(&lengths), middle(&ran));
     let may_be_two = |at: &usize| {
         let (from, to) = steps.spans[*at];
-        let usual_length = usual(&lengths, *at);
         let unseen = lengths[*at] - overlap(waits, from, to);
         lengths[*at] as f64 > LONGER * usual_length
             && unseen as f64 > UNSEEN * usual_length
-            && ran[*at] as f64 > RAN * usual(&ran, *at)
+            && ran[*at] as f64 > RAN * usual_ran
     };
     let skipped = (0..lengths.len()).filter(may_be_two).count();
     skipped as f64 > MOST * lengths.len() as f64
 }
 
-/// The middle one of those around `at`.
-fn usual(of: &[u64], at: usize) -> f64 {
-    let mut around = of[at.saturating_sub(AROUND)..of.len().min(at + AROUND + 1)].to_vec();
-    around.sort_unstable();
-    around[around.len() / 2] as f64
+fn middle(of: &[u64]) -> f64 {
+    let mut sorted = of.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0) as f64
 }

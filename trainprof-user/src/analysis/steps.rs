@@ -425,7 +425,7 @@ fn from_collectives(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) 
     let times = collectives(facts, cast, scene, walked);
     // Where each parameter is exchanged by itself, next to nothing is done between two of them.
     let times = one_by_one(facts, cast.step_tid, &times)
-        .unwrap_or_else(|| apart_by_work(facts, cast.step_tid, apart(times)));
+        .unwrap_or_else(|| apart_by_work(facts, cast.step_tid, &apart(times)));
     (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Collectives, times, None))
 }
 
