@@ -22,11 +22,11 @@ def main():
 
 
 def cost(spans):
-    """CPU time of making the batch that the trainer waits for, and of other batches while the model wants that CPU.
+    """Making the batch that the trainer waits for, and CPU time of other batches while the model wants that CPU.
 
-    Time in which the maker had no CPU is another cause.
+    Where the maker wants a CPU too, another worker has it for the same work: the trainer, which waits, does not.
     """
-    return spans.behind_waits("decode", part="cpu") + spans.own("compute", part="off")
+    return spans.behind_waits("decode", part="busy") + spans.own("compute", part="off")
 
 
 if __name__ == "__main__":

@@ -26,10 +26,13 @@ def main():
 def cost(spans):
     """The first wait of each epoch: ending the old workers, starting the new ones, their first batch.
 
-    Other waits are short: the loader keeps up. Waits of a tenth of the longest and more are the first ones.
+    Of other waits, in which the trainer takes what is there, the time in which it has no CPU: the workers are late, as they
+    also are where they have the CPU that the model wants. Waits of a tenth of the longest and more are the first ones.
     """
-    waits = [b - a for a, b, *_ in spans.of("wait")]
-    return sum(wait for wait in waits if wait >= max(waits) / 10)
+    waits = [(b - a, taken.share("off")) for a, b, taken, *_ in spans.of("wait")]
+    first = max(wait for wait, _ in waits) / 10
+    late = sum(wait if wait >= first else wait * off for wait, off in waits)
+    return late + spans.own("compute", part="off")
 
 
 if __name__ == "__main__":

@@ -29,8 +29,11 @@ def main():
 
 
 def cost(spans):
-    """The trainer waits, and at least one worker could decode now but for the lock."""
-    return spans.waits_while(spans.of("lock"))
+    """The trainer waits, and at least one worker could decode now but for the lock.
+
+    What it does itself to take a batch, and wanting a CPU for that, is no waiting for the lock.
+    """
+    return spans.waits_while(spans.of("lock"), part="blocked")
 
 
 if __name__ == "__main__":

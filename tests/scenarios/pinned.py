@@ -33,8 +33,8 @@ def main():
 
 
 def cost(spans):
-    """As without the helper: CPU time of making batches that the trainer waits for, or that it wants itself."""
-    return spans.behind_waits("decode", part="cpu") + spans.own("compute", part="off")
+    """As without the helper: making batches that the trainer waits for, or that have the CPU that it wants itself."""
+    return spans.behind_waits("decode", part="busy") + spans.own("compute", part="off")
 
 
 if __name__ == "__main__":

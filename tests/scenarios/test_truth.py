@@ -62,6 +62,7 @@ class Truth(unittest.TestCase):
         seen = spans(0, 1000, p10=[("comm", 100, 500, 100, 50, 0)])
         self.assertAlmostEqual(seen.own("comm", part="off"), 0.3)
         self.assertAlmostEqual(seen.own("comm", part="blocked"), 0.25)
+        self.assertAlmostEqual(seen.own("comm", part="busy"), 0.15)
 
     def test_spans_that_overlap_count_once(self):
         seen = spans(
@@ -73,6 +74,11 @@ class Truth(unittest.TestCase):
         )
         self.assertAlmostEqual(seen.waits_while(seen.of("lock")), 0.15)
         self.assertEqual(union([(1, 3), (2, 4), (6, 7)]), [[1, 4], [6, 7]])
+
+    def test_the_trainer_s_own_work_is_no_waiting(self):
+        seen = spans(0, 1000, p10=[("wait", 100, 300, 40, 20, WORKER)], p20=[("lock", 50, 200, 0, 0)])
+        self.assertAlmostEqual(seen.waits_while(seen.of("lock")), 0.1)
+        self.assertAlmostEqual(seen.waits_while(seen.of("lock"), part="blocked"), 0.07)
 
     def test_steps_are_those_that_ended_within(self):
         turns = [("turn", start, start + 100, 0, 0) for start in range(0, 1000, 100)]

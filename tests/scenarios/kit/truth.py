@@ -36,9 +36,9 @@ class Parts(NamedTuple):
         return cls(on_cpu, min(1.0 - on_cpu, wanting / length))
 
     def share(self, part):
-        """`all`; `cpu`: on one; `off`: not on one; of that `wanting` one, or `blocked`."""
-        off = 1.0 - self.on_cpu
-        parts = {"all": 1.0, "cpu": self.on_cpu, "off": off, "wanting": self.wanting, "blocked": off - self.wanting}
+        """`all`; `cpu`: on one; `off`: not on one; of that `wanting` one, or `blocked`; `busy`: on one or wanting one."""
+        off, busy = 1.0 - self.on_cpu, self.on_cpu + self.wanting
+        parts = {"all": 1.0, "cpu": self.on_cpu, "off": off, "wanting": self.wanting, "blocked": 1.0 - busy, "busy": busy}
         return parts[part]
 
 
@@ -138,11 +138,17 @@ class Spans:
                 total += max(0.0, min(b, y) - max(a, x)) * w
         return total
 
-    def waits_while(self, spans):
-        """Seconds in which the trainer waited for a batch and any of these spans (start, end) was under way."""
+    def waits_while(self, spans, part="all"):
+        """Seconds in which the trainer waited for a batch and any of these spans (start, end) was under way.
+
+        `part` is one of the trainer's time: see Parts.
+        """
         merged = union(spans)
         return sum(
-            max(0.0, min(b, y) - max(a, x)) for a, b, *_ in self.of("wait") for x, y in merged if x < b and y > a
+            max(0.0, min(b, y) - max(a, x)) * c.share(part)
+            for a, b, c, *_ in self.of("wait")
+            for x, y in merged
+            if x < b and y > a
         )
 
     def within(self, times, *kinds, part="all"):
