@@ -229,6 +229,41 @@ fn lived(job: &Job, truth: &Value, report: &Report, checks: &mut Checks) {
 }
 
 #[test]
+fn call_sites_are_those_of_their_own_process() {
+    let name = "call_sites_are_those_of_their_own_process";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "other allocators") || !all_there(name) {
+        return;
+    }
+    // One program twice, at other addresses: the one that does more, and the other.
+    let busy = JOBS[0];
+    let other = Job {
+        often: "calloc",
+        by: "by_calloc",
+        ..busy
+    };
+    let mut workloads = [busy.start(4, 4_000, &[]), other.start(4, 40_000, &[])];
+    let mut options = options("full");
+    options.insert(0, workloads[1].pid().to_string().into());
+    let watch = Watch::attach(workloads[0].pid(), &options);
+    workloads.iter_mut().for_each(Workload::go);
+    workloads.iter_mut().for_each(Workload::wait_done);
+    let report = watch.stop().report();
+    for (job, workload) in [busy, other].iter().zip(&workloads) {
+        let sites = report.rows("/memory/sites");
+        let site = sites.iter().find(|site| site["pid"] == workload.pid());
+        assert_eq!(
+            site.map(|site| &site["function"]),
+            Some(&job.by.into()),
+            "{sites:?}"
+        );
+    }
+    for workload in workloads {
+        workload.finish();
+    }
+}
+
+#[test]
 fn an_allocator_at_a_path_that_only_the_job_sees_is_probed() {
     let name = "an_allocator_at_a_path_that_only_the_job_sees_is_probed";
     let Some(_turn) = root_test(name) else { return };

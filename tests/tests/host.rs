@@ -1,26 +1,35 @@
-//! Hosts that lack something: the type information of the kernel, tracefs.
+//! Hosts that lack something: the type information of the kernel, and what is not needed (tracefs).
 
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
-use trainprof_tests::Workload;
+use serde_json::Value;
 use trainprof_tests::env::{has_tool, root_test, skip, trainprof};
 use trainprof_tests::product::{Finished, finish};
-use trainprof_tests::workload::os;
+use trainprof_tests::report::u64_at;
+use trainprof_tests::workload::{os, program};
+use trainprof_tests::{Checks, Data, Report, Workload};
 
-/// Runs `trainprof attach` for a moment in a mount namespace in which `before` was done.
-fn attach_after(name: &str, before: &str) -> Option<Finished> {
+/// `trainprof` in a mount namespace in which `before` was done; `None`: there are none here.
+fn after(name: &str, before: &str) -> Option<Command> {
     if !has_tool("unshare") {
         skip(name, "needs unshare (util-linux)");
         return None;
     }
-    let workload = Workload::start("memcalls", os(&[&"5"]));
     let mut command = Command::new("unshare");
     command
         .args(["-m", "sh", "-c"])
         .arg(format!("{before} && exec \"$0\" \"$@\""))
-        .arg(trainprof())
+        .arg(trainprof());
+    Some(command)
+}
+
+/// Runs `trainprof attach` for a moment in such a namespace.
+fn attach_after(name: &str, before: &str) -> Option<Finished> {
+    let mut command = after(name, before)?;
+    let workload = Workload::start("memcalls", os(&[&"5"]));
+    command
         .args(["attach", &workload.pid().to_string(), "-d", "500ms"])
         .current_dir("/tmp")
         .args(["-o", "trainprof-host-test.rec"]);
@@ -40,17 +49,45 @@ fn a_kernel_without_btf_is_refused_with_the_cure() {
 }
 
 #[test]
-fn without_tracefs_it_works_or_says_why() {
-    let name = "without_tracefs_it_works_or_says_why";
+fn tracefs_is_not_needed() {
+    let name = "tracefs_is_not_needed";
     let Some(_turn) = root_test(name) else { return };
     // A file system that hides it even where it is mounted more than once.
-    let hide = "mount -t tmpfs none /sys/kernel/tracing && { ! [ -d /sys/kernel/debug/tracing ] || mount -t tmpfs none /sys/kernel/debug; }";
-    if let Some(ended) = attach_after(name, hide) {
-        assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
-        if ended.code() != 0 {
-            ended.expect_failure(3, &["tracefs"]);
-        }
+    let hide = "mount -t tmpfs none /sys/kernel/tracing && { ! [ -d /sys/kernel/debug/tracing ] || mount -t tmpfs none /sys/kernel/debug; } \
+        && ! [ -e /sys/kernel/tracing/events ] && ! [ -e /sys/kernel/debug/tracing/events ]";
+    let data = Data::new();
+    let files = data.files("a", 60, "jpg", |i| 2_000 + i);
+    let mut missing = Vec::new();
+    for before in [hide, "true"] {
+        let Some(mut command) = after(name, before) else {
+            return;
+        };
+        let truth = data.path("truth");
+        command
+            .args(["run", "--overhead-budget", "100%", "--json", "-", "--"])
+            .arg(program("files"))
+            .args([&truth, &files])
+            .env("WL_NOGATE", "1");
+        let ended = finish(command);
+        assert_eq!(ended.code(), 0, "{before}: {}", ended.stderr);
+        let report = Report::parse(&ended.stdout);
+        let truth = std::fs::read_to_string(truth).expect("the truth");
+        let truth: Value = serde_json::from_str(&truth).expect("JSON");
+        let mut checks = Checks::new();
+        checks.nothing_lost(&report);
+        let read = &truth["total"]["read"];
+        checks.exact("reads", u64_at(read, "/count"), report.u64("/io/reads"));
+        checks.exact(
+            "bytes",
+            u64_at(read, "/bytes"),
+            report.u64("/io/bytes_read"),
+        );
+        checks.done();
+        let rows = report.rows("/coverage/missing").iter();
+        missing.push(rows.map(|row| row["what"].clone()).collect::<Vec<_>>());
     }
+    // Nothing else is missing for it.
+    assert_eq!(missing[0], missing[1]);
 }
 
 #[test]

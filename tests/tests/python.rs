@@ -60,6 +60,13 @@ fn plain_python_is_exact() {
     let seen = watch(&python, "pyfiles.py", &folders.map(PathBuf::into_os_string));
     let mut checks = Checks::new();
     check_folders(&mut checks, &seen);
+    let mmap = seen.report.at("/io/operations/mmap");
+    checks.exact("maps", 40, u64_at(mmap, "/count"));
+    checks.exact(
+        "mapped bytes",
+        u64_at(&seen.truth, "/mapped_bytes"),
+        u64_at(mmap, "/bytes"),
+    );
     checks.done();
 }
 

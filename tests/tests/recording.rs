@@ -5,10 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use trainprof_tests::env::root_test;
 use trainprof_tests::product::{Watch, trainprof};
 use trainprof_tests::report::u64_at;
-use trainprof_tests::workload::os;
+use trainprof_tests::workload::{os, program};
 use trainprof_tests::{Checks, Data, Finished, Workload};
 
 fn same_bytes(live: &Finished) {
@@ -136,23 +137,68 @@ impl Drop for SmallDisk {
     }
 }
 
+/// A disk with so much room (bytes), and 300 folders of files: more than a recording has room for there.
+fn nearly_full(data: &Data, room: usize) -> (SmallDisk, Vec<OsString>) {
+    let disk = SmallDisk::mount(&data.path("disk"), 256 << 10);
+    let filler = disk.0.join("filler");
+    fs::write(&filler, vec![1; (256 << 10) - room]).expect("fill the disk");
+    let folders = (0..300)
+        .map(|i| {
+            data.files(&format!("a-{room}-{i}"), 2, "jpg", |i| 2_000 + i)
+                .into_os_string()
+        })
+        .collect();
+    (disk, folders)
+}
+
+/// The disk is said to be full, the report is printed and right all the same, and what was written can be read, or is refused in words.
+fn check_full(ended: &Finished, truth: &Value, folders: &[OsString], recording: &Path) {
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+    assert!(
+        ended.stdout.len() > 100,
+        "the text report is printed: {:?}\n{}",
+        ended.stdout,
+        ended.stderr
+    );
+    let said = ended.stderr.to_lowercase();
+    for words in ["no space", "is not whole"] {
+        assert!(
+            said.contains(words),
+            "no {words:?}: it is said that the disk is full, and what of the recording:\n{}",
+            ended.stderr
+        );
+    }
+    let mut checks = Checks::new();
+    let report = ended.report();
+    checks.nothing_lost(&report);
+    let sum = |member: &str| -> u64 {
+        let ours = folders.iter().filter_map(|path| path.to_str());
+        let rows = ours.filter_map(|path| report.directory(path));
+        rows.map(|row| u64_at(row, member)).sum()
+    };
+    let read = &truth["total"]["read"];
+    checks.exact("reads", u64_at(read, "/count"), sum("/reads"));
+    checks.exact("bytes", u64_at(read, "/bytes"), sum("/bytes"));
+    checks.done();
+    let replay = trainprof(os(&[&"report", &recording]));
+    assert!(
+        matches!(replay.code(), 0 | 2),
+        "exit status {}:\n{}",
+        replay.code(),
+        replay.stderr
+    );
+    assert!(!replay.stderr.contains("panicked"), "{}", replay.stderr);
+}
+
 #[test]
 fn a_full_disk_costs_the_recording_and_nothing_else() {
     let Some(_turn) = root_test("a_full_disk_costs_the_recording_and_nothing_else") else {
         return;
     };
     let data = Data::new();
-    // Room for the head of the recording, and not for what 300 folders add; then room for a little more.
+    // Room for the head of the recording; then room for a little more.
     for room in [4 << 10, 8 << 10] {
-        let disk = SmallDisk::mount(&data.path("disk"), 256 << 10);
-        let filler = disk.0.join("filler");
-        fs::write(&filler, vec![1; (256 << 10) - room]).expect("fill the disk");
-        let folders: Vec<_> = (0..300)
-            .map(|i| {
-                data.files(&format!("a-{room}-{i}"), 2, "jpg", |i| 2_000 + i)
-                    .into_os_string()
-            })
-            .collect();
+        let (disk, folders) = nearly_full(&data, room);
         let mut workload = Workload::start("files", &folders);
         let recording = disk.0.join("x.rec");
         let watch = Watch::attach(workload.pid(), &os(&[&"-o", &recording, &"--top", &"1000"]));
@@ -161,42 +207,35 @@ fn a_full_disk_costs_the_recording_and_nothing_else() {
         let ended = watch.stop();
         assert!(workload.is_alive(), "the job is unharmed");
         let truth = workload.finish();
-        assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
-        assert!(
-            ended.stdout.len() > 100,
-            "the text report is printed: {:?}\n{}",
-            ended.stdout,
-            ended.stderr
-        );
-        let said = ended.stderr.to_lowercase();
-        assert!(
-            said.contains("space") || said.contains("full"),
-            "it is said that the disk is full:\n{}",
-            ended.stderr
-        );
-        let mut checks = Checks::new();
-        let report = ended.report();
-        checks.nothing_lost(&report);
-        checks.exact(
-            "reads",
-            u64_at(&truth, "/total/read/count"),
-            report.u64("/io/reads"),
-        );
-        checks.exact(
-            "bytes",
-            u64_at(&truth, "/total/read/bytes"),
-            report.u64("/io/bytes_read"),
-        );
-        checks.done();
-        // What was written before the disk was full is readable, or is refused in words.
-        let replay = trainprof(os(&[&"report", &recording]));
-        assert!(
-            matches!(replay.code(), 0 | 2),
-            "exit status {}:\n{}",
-            replay.code(),
-            replay.stderr
-        );
-        assert!(!replay.stderr.contains("panicked"), "{}", replay.stderr);
+        assert_eq!(ended.code(), 2, "{}", ended.stderr);
+        check_full(&ended, &truth, &folders, &recording);
+    }
+}
+
+#[test]
+fn a_full_disk_does_not_change_the_commands_status() {
+    let name = "a_full_disk_does_not_change_the_commands_status";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    for (status, room) in [(0, 4 << 10), (7, 8 << 10)] {
+        let (disk, folders) = nearly_full(&data, room);
+        let (recording, truth) = (disk.0.join("x.rec"), data.path("truth"));
+        let script = format!("\"$0\" \"$@\" && exit {status}");
+        let mut command = os(&[&"sh", &"-c", &script, &program("files"), &truth]);
+        command.extend_from_slice(&folders);
+        let options = os(&[
+            &"-o",
+            &recording,
+            &"--top",
+            &"1000",
+            &"--overhead-budget",
+            &"100%",
+        ]);
+        let ended = Watch::run(&options, &command, &[("WL_NOGATE", "1")]).wait();
+        assert_eq!(ended.code(), status, "{}", ended.stderr);
+        let truth = fs::read_to_string(truth).expect("the truth");
+        let truth = serde_json::from_str(&truth).expect("JSON");
+        check_full(&ended, &truth, &folders, &recording);
     }
 }
 
@@ -255,4 +294,10 @@ fn a_disk_that_is_full_from_the_start_is_said_at_once() {
     ]));
     ended.expect_failure(2, &["space"]);
     assert!(workload.is_alive(), "the job is unharmed");
+    // A command is not started then.
+    let started = data.path("started");
+    let options = os(&[&"-o", &disk.0.join("x.rec")]);
+    let ended = Watch::run(&options, &os(&[&"touch", &started]), &[]).wait();
+    ended.expect_failure(2, &["space"]);
+    assert!(!started.exists(), "{}", ended.stderr);
 }

@@ -8,6 +8,7 @@
 pub mod analysis;
 mod arch;
 pub mod cmd;
+mod demangle;
 pub mod doctor;
 pub mod env;
 pub mod event;

@@ -6,8 +6,9 @@ use std::{
 };
 
 /// Stages in the order in which data passes them.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 16] = [
     "time",
+    "demangle",
     "env",
     "arch",
     "invoker",

@@ -8,6 +8,11 @@ pub(super) const MIN_STEPS: usize = 5;
 /// Ends of steps that samples tell may be off by so much more in the mean square than the distance of the samples says.
 const MOST_ERRORS: f64 = 2.0;
 
+/// How sure steps are that no second clock counts, against those that one does.
+const UNCHECKED: f64 = 0.85;
+/// Two clocks that differ by this part or less count the same.
+const SAME: f64 = 0.02;
+
 /// What steps were found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
@@ -51,6 +56,8 @@ pub struct Steps {
     pub confidence: f64,
     /// How finely the beginning of a step is known, ns; 0: exactly.
     pub within_ns: u64,
+    /// What other clocks count.
+    pub others: Vec<(Clock, usize)>,
 }
 
 impl Steps {
@@ -59,6 +66,18 @@ impl Steps {
         let mut out: Vec<u64> = self.spans.iter().map(|(from, to)| to - from).collect();
         out.sort_unstable();
         out
+    }
+
+    /// Compares with what clocks count that other things drive. One that counts the same makes these surer; others may count
+    /// parts of steps, or many of them at once, and say nothing against these.
+    pub(super) fn compare(&mut self, others: Vec<(Clock, usize)>) {
+        let count = self.spans.len();
+        let same = |n: usize| n.abs_diff(count) as f64 <= SAME * count as f64;
+        // Requests were compared with hand-overs.
+        if self.clock != Clock::BatchRequests && others.iter().any(|(_, n)| same(*n)) {
+            self.confidence = (self.confidence / UNCHECKED).min(1.0);
+        }
+        self.others = others;
     }
 
     /// Mean length, ns.
@@ -146,6 +165,7 @@ pub(super) fn build(facts: &Facts, clock: Clock, times: Vec<u64>, other: Option<
         spans,
         confidence: 0.0,
         within_ns: 0,
+        others: Vec::new(),
     };
     let usual = steps.quantile_ns(0.5) as f64;
     let regular = steps
@@ -157,7 +177,7 @@ pub(super) fn build(facts: &Facts, clock: Clock, times: Vec<u64>, other: Option<
         })
         .count() as f64
         / steps.spans.len().max(1) as f64;
-    let agreement = other.map_or(0.85, |other| {
+    let agreement = other.map_or(UNCHECKED, |other| {
         let (a, b) = (other as f64, steps.spans.len() as f64);
         a.min(b) / a.max(b).max(1.0)
     });
@@ -184,6 +204,7 @@ mod tests {
             spans: ends.windows(2).map(|pair| (pair[0], pair[1])).collect(),
             confidence: 1.0,
             within_ns: 0,
+            others: Vec::new(),
         };
         assert!(steps.quantile_ns(0.95) > 70_000_000);
         steps.within_ns = 12_700_000;
@@ -202,7 +223,33 @@ mod tests {
             spans: ends.windows(2).map(|pair| (pair[0], pair[1])).collect(),
             confidence: 1.0,
             within_ns: 5_000_000,
+            others: Vec::new(),
         };
         assert!(steps.quantile_ns(0.95) > 80_000_000);
+    }
+
+    #[test]
+    fn a_second_clock_that_counts_the_same_makes_surer() {
+        let compared = |clock, others: &[(Clock, usize)]| {
+            let mut steps = Steps {
+                clock,
+                spans: (0..100).map(|n| (n, n + 1)).collect(),
+                confidence: 0.8,
+                within_ns: 0,
+                others: Vec::new(),
+            };
+            steps.compare(others.to_vec());
+            steps.confidence
+        };
+        let sure = compared(
+            Clock::Queue,
+            &[(Clock::GpuSync, 400), (Clock::Collectives, 101)],
+        );
+        assert!((sure - 0.8 / 0.85).abs() < 1e-9);
+        assert_eq!(compared(Clock::Queue, &[(Clock::GpuSync, 400)]), 0.8);
+        assert_eq!(
+            compared(Clock::BatchRequests, &[(Clock::GpuSync, 100)]),
+            0.8
+        );
     }
 }

@@ -19,14 +19,16 @@ pub struct IdleSpan {
 
 /// What is known of the GPU's time.
 pub struct GpuTime {
-    /// Idle shares over time, mean over the devices that the job uses; empty without samples.
+    /// Idle shares over time, of all of `devices`; empty without samples.
     pub spans: Vec<IdleSpan>,
     /// Whether the trainer calls the GPU's runtime.
     pub calls: bool,
     /// Share (0–1) of the step thread's time inside synchronising calls.
     pub synchronising: f64,
-    /// Devices that the job uses.
+    /// Devices that the trainer uses; where the driver lists it on none, those that the job uses.
     pub devices: Vec<u32>,
+    /// Whether the driver lists the trainer on them.
+    pub own: bool,
     /// How many of them gave samples of their use.
     pub sampled_devices: usize,
 }
@@ -47,9 +49,10 @@ impl GpuTime {
             .map(|device| device.device)
             .collect();
         // Each rank has a GPU of its own, as a rule: where the driver tells which, the others' idling is not this trainer's.
-        let own = |device: &u32| seen.processes.contains_key(&(*device, cast.trainer));
-        if devices.iter().any(own) {
-            devices.retain(own);
+        let is_own = |device: &u32| seen.processes.contains_key(&(*device, cast.trainer));
+        let own = devices.iter().any(is_own);
+        if own {
+            devices.retain(is_own);
         }
         let mut spans = Vec::new();
         let mut sampled_devices = 0;
@@ -88,6 +91,7 @@ impl GpuTime {
             calls: calls.len() >= MIN_CALLS,
             synchronising: waited as f64 / facts.walkable_ns().max(1) as f64,
             devices,
+            own,
             sampled_devices,
         }
     }

@@ -14,9 +14,13 @@ use super::{
     walk::Piece,
 };
 
-/// Idle seconds by cause.
+/// Idle seconds of a mean device by cause.
 #[derive(Clone, Debug, Default)]
 pub struct IdleBlame {
+    /// Devices that it is the mean of: those that were sampled.
+    pub devices: usize,
+    /// Whether the driver lists the trainer, by whose time they are blamed, on them.
+    pub own: bool,
     pub idle_s: f64,
     /// Seconds that samples tell about.
     pub seen_s: f64,
@@ -55,7 +59,11 @@ pub fn blame(
     kinds: &[Vec<(Kind, f64)>],
     waits: &[bool],
 ) -> IdleBlame {
-    let mut out = IdleBlame::default();
+    let mut out = IdleBlame {
+        devices: gpu.sampled_devices,
+        own: gpu.own,
+        ..IdleBlame::default()
+    };
     // A span of which a part was not walked would leave idle time to nobody.
     let is_walked =
         |span: &&IdleSpan| overlap(walked, span.from, span.to) * 10 >= (span.to - span.from) * 9;
@@ -116,6 +124,33 @@ pub fn blame(
     out
 }
 
+/// The idle time of the mean device of the job, each device by the time of the trainer that the driver lists on it, or, where it lists
+/// none, all by that of the first trainer. A device of several trainers counts with each of them.
+pub fn of_job<'a>(mut trainers: impl Iterator<Item = &'a IdleBlame> + Clone) -> IdleBlame {
+    let own: Vec<&IdleBlame> = trainers
+        .clone()
+        .filter(|blame| blame.own && blame.seen_s > 0.0)
+        .collect();
+    if own.is_empty() {
+        return trainers.next().cloned().unwrap_or_default();
+    }
+    let mut out = IdleBlame {
+        devices: own.iter().map(|blame| blame.devices).sum(),
+        own: true,
+        ..IdleBlame::default()
+    };
+    for blame in own {
+        let part = blame.devices as f64 / out.devices as f64;
+        out.idle_s += blame.idle_s * part;
+        out.seen_s += blame.seen_s * part;
+        out.uncertain_s += blame.uncertain_s * part;
+        for (kind, seconds) in &blame.by_kind {
+            *out.by_kind.entry(*kind).or_default() += seconds * part;
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +166,7 @@ mod tests {
             calls: true,
             synchronising: 0.0,
             devices: vec![0],
+            own: true,
             sampled_devices: 1,
         }
     }
@@ -162,6 +198,7 @@ mod tests {
             calls: true,
             synchronising: 0.0,
             devices: vec![0],
+            own: true,
             sampled_devices: 1,
         };
         let pieces = [

@@ -98,6 +98,7 @@ mod tests {
             spans,
             confidence: 1.0,
             within_ns: 0,
+            others: Vec::new(),
         }
     }
 

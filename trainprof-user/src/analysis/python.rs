@@ -301,7 +301,10 @@ impl<'a> Python<'a> {
             let before = n.checked_sub(1).map_or(0, |n| samples[n].0);
             let after = samples.get(n + 1).map_or(u64::MAX, |sample| sample.0);
             let reach = |gap: u64| (gap / 2).min(REACH_NS);
-            (at - reach(at - before), at + reach(after - at))
+            (
+                at.saturating_sub(reach(at.saturating_sub(before))),
+                at.saturating_add(reach(after.saturating_sub(at))),
+            )
         };
         union(
             (0..samples.len())
@@ -318,7 +321,7 @@ impl<'a> Python<'a> {
         let mut parts: Vec<Part> = Vec::new();
         let mut gaps: Vec<u64> = samples
             .windows(2)
-            .map(|pair| pair[1].0 - pair[0].0)
+            .map(|pair| pair[1].0.saturating_sub(pair[0].0))
             .collect();
         for (at, stack) in samples {
             let input = match self.doing.get(stack) {

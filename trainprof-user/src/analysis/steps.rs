@@ -67,10 +67,22 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         from_collectives(facts, cast, scene, walked),
         from_own_calls(facts, cast, scene),
     ];
-    candidates
+    let mut found: Vec<Steps> = candidates
         .into_iter()
         .flatten()
-        .find(|steps| steps.spans.len() >= MIN_STEPS && !are_lumps(facts, cast, steps))
+        .filter(|steps| steps.spans.len() >= MIN_STEPS)
+        .collect();
+    let first = found
+        .iter()
+        .position(|steps| !are_lumps(facts, cast, steps))?;
+    let mut steps = found.remove(first);
+    let others = found.iter();
+    steps.compare(
+        others
+            .map(|other| (other.clock, other.spans.len()))
+            .collect(),
+    );
+    Some(steps)
 }
 
 /// Whether most of what the step thread computes falls into few turns, many times as much into each as into a usual one: then
@@ -409,7 +421,7 @@ fn echoes(times: &[u64], checkpoints: &[(u64, u64)]) -> bool {
     (times - checkpoints).abs() <= ECHO * times
 }
 
-/// Synchronising calls: one a step, or a group of them.
+/// Synchronising calls: one a step, or a group of them, in which next to nothing is done between two.
 fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
     let times: Vec<u64> = facts
         .calls(cast.step_tid)
@@ -417,7 +429,8 @@ fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
         .filter(|call| call.kind == GpuCallKind::Synchronise)
         .map(|call| call.to)
         .collect();
-    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::GpuSync, apart(times), None))
+    let times = one_by_one(facts, cast.step_tid, &times).unwrap_or_else(|| apart(times));
+    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::GpuSync, times, None))
 }
 
 /// Ends of exchanges with other ranks.

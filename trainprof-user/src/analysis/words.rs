@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::session::Session;
+use crate::{demangle::demangled, session::Session};
 
 /// A share as a whole percentage.
 pub fn percent(share: f64) -> String {
@@ -56,8 +56,7 @@ pub fn factor(bound: f64) -> String {
 /// A function as its programmer wrote it, without its arguments and what stands in for types: both make names of C++ and Rust
 /// longer than a line.
 pub fn function(name: &str) -> String {
-    let name = rustc_demangle::try_demangle(name)
-        .map_or_else(|_| name.to_owned(), |demangled| format!("{demangled:#}"));
+    let name = demangled(name);
     let mut out = String::new();
     let mut depth = 0u32;
     for c in name.chars() {
@@ -169,6 +168,10 @@ mod tests {
             ("operator new(unsigned long)", "operator new"),
             ("<alloc::vec::Vec<T>>::push", "alloc::vec::Vec::push"),
             ("_RNvC6_123foo3bar", "123foo::bar"),
+            (
+                "_ZNSt6vectorIiSaIiEE9push_backEOi",
+                "std::vector::push_back",
+            ),
         ] {
             assert_eq!(function(name), short);
         }

@@ -30,6 +30,8 @@ use crate::{
 
 /// How often the ring is drained when nothing is urgent; and where the budget is short, which makes intervals of four seconds.
 const DRAIN: Duration = Duration::from_millis(250);
+/// The first time sooner: whoever watches wants to see that something comes.
+const FIRST_DRAIN: Duration = Duration::from_millis(50);
 const SELDOM_DRAIN: Duration = Duration::from_secs(1);
 /// How often we look how many calls the job makes, while they are very many; else at each drain.
 const LOOK: Duration = Duration::from_millis(40);
@@ -84,7 +86,7 @@ pub fn begin(pids: &[u32], signals: bool, args: &WatchArgs) -> Result<Begun, Fai
     let gpu = &args.gpu;
     if args.alloc == Mode::Full {
         eprintln!(
-            "trainprof: --alloc full sees every call of the allocator: a job that allocates much runs several times \
+            "trainprof: --alloc full has probes on every call of the allocator: a job that allocates much runs several times \
              slower meanwhile"
         );
     }
@@ -150,7 +152,7 @@ pub async fn until_done(
         })
         .map_err(|error: io::Error| Failure::host(format!("cannot wait for events: {error}")))?;
     let end = duration.map(|duration| Instant::now() + duration);
-    let mut drain_at = Instant::now() + DRAIN;
+    let mut drain_at = Instant::now() + FIRST_DRAIN;
     let mut looks = interval_at(Instant::now(), LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut beat = Beat::default();

@@ -1,5 +1,6 @@
 //! Loading programs for uprobes, and attaching them: what all processes that do so have in common.
 
+pub(super) mod links;
 pub(super) mod multi;
 mod relocated;
 

@@ -7,6 +7,7 @@ use trainprof_common::loss::Loss;
 use super::{
     Shown, alloc, gpu,
     io::{self, round},
+    latency::Timed,
     memory::memory,
     model::{
         Cost, Coverage, Faults, Host, Job, Missing, ProcessRow, Report, RssBytes, SCHEMA, Shares,
@@ -105,6 +106,7 @@ fn job(session: &Session, roles: &BTreeMap<u32, Role>, trainer: Option<Id>) -> J
     let first = pid.and_then(|pid| session.processes.get(&pid));
     let facts = first.and_then(|process| process.seen.facts.as_ref());
     let trainer = trainer.and_then(|pid| session.processes.get(&pid.0));
+    let timed = Timed::of(session);
     Job {
         pid: pid.map(Id),
         command: facts.map(|f| f.command.clone()).unwrap_or_default(),
@@ -116,7 +118,7 @@ fn job(session: &Session, roles: &BTreeMap<u32, Role>, trainer: Option<Id>) -> J
         processes: session
             .processes
             .values()
-            .map(|process| process_row(session, process, roles))
+            .map(|process| process_row(session, process, roles, &timed))
             .collect(),
     }
 }
@@ -145,7 +147,12 @@ fn telling<T: Clone>(
         .cloned()
 }
 
-fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>) -> ProcessRow {
+fn process_row(
+    session: &Session,
+    process: &Process,
+    roles: &BTreeMap<u32, Role>,
+    timed: &Timed<'_>,
+) -> ProcessRow {
     let threads: Vec<&Thread> = session
         .threads
         .values()
@@ -180,6 +187,7 @@ fn process_row(session: &Session, process: &Process, roles: &BTreeMap<u32, Role>
             .unwrap_or_default(),
         cpu_s: seconds(threads.iter().map(|thread| thread.run_ns).sum()),
         io: io::traffic(session, Some(process.pid)),
+        latency_us: timed.of_process(process.pid),
         faults: seen.then(|| Faults {
             minor: counters().map(|c| c.minor_faults).sum(),
             major: counters().map(|c| c.major_faults).sum(),

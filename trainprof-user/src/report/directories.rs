@@ -1,11 +1,12 @@
 //! Files by directory, file system and extension.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trainprof_common::op::{Class, Op};
 
 use super::{
     io::{Group, add_traffic, group, op_of, round},
+    latency::Timed,
     model::{DirectoryRow, ExtensionRow, FileTotals, FilesystemRow, Traffic},
 };
 use crate::{
@@ -57,6 +58,7 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
             let mut traffic = Traffic::default();
             add_traffic(&mut traffic, op, total);
             row.totals.errors += total.errors;
+            row.totals.seconds += seconds(total.ns);
             row.totals.opens += traffic.opens;
             row.totals.reads += traffic.reads;
             row.totals.bytes += traffic.bytes_read;
@@ -87,6 +89,7 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
     let mut rows: Vec<DirectoryRow> = rows
         .into_values()
         .map(|(mut row, files, bytes)| {
+            row.totals.seconds = round(row.totals.seconds, 9);
             row.mean_file_bytes = (files > 0).then(|| round(bytes as f64 / files as f64, 1));
             row
         })
@@ -113,7 +116,21 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
 }
 
 /// What its directories sum to, for each file system.
-pub fn filesystems(directories: &[DirectoryRow]) -> Vec<FilesystemRow> {
+pub fn filesystems(
+    session: &Session,
+    directories: &[DirectoryRow],
+    timed: &Timed<'_>,
+) -> Vec<FilesystemRow> {
+    let mut devices = BTreeMap::<(Option<&str>, Option<&str>), BTreeSet<u32>>::new();
+    for key in session.files.ops.keys() {
+        let fileset = session.filesets.get(&key.fileset);
+        let filesystem = fileset.and_then(|fact| fact.fs_type.as_deref());
+        let mount = fileset.and_then(|fact| fact.mount_point.as_deref());
+        devices
+            .entry((filesystem, mount))
+            .or_default()
+            .insert(key.dev);
+    }
     let mut sums = BTreeMap::<(Option<&str>, Option<&str>), FileTotals>::new();
     for directory in directories {
         let at = (directory.filesystem.as_deref(), directory.mount.as_deref());
@@ -122,9 +139,14 @@ pub fn filesystems(directories: &[DirectoryRow]) -> Vec<FilesystemRow> {
     let mut rows: Vec<FilesystemRow> = sums
         .into_iter()
         .map(|((filesystem, mount), totals)| FilesystemRow {
+            latency_us: devices
+                .get(&(filesystem, mount))
+                .map(|devices| timed.on(devices))
+                .unwrap_or_default(),
             filesystem: filesystem.map(str::to_owned),
             mount: mount.map(str::to_owned),
             totals: FileTotals {
+                seconds: round(totals.seconds, 9),
                 wait_s: round(totals.wait_s, 9),
                 ..totals
             },
@@ -155,14 +177,26 @@ pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
             opens: 0,
             reads: 0,
             bytes: 0,
+            writes: 0,
+            bytes_written: 0,
+            errors: 0,
+            seconds: 0.0,
         });
         row.opens += traffic.opens;
         row.reads += traffic.reads;
         row.bytes += traffic.bytes_read;
+        row.writes += traffic.writes;
+        row.bytes_written += traffic.bytes_written;
+        row.errors += total.errors;
+        row.seconds += seconds(total.ns);
     }
     let mut rows: Vec<ExtensionRow> = rows
         .into_values()
-        .filter(|r| r.opens + r.reads > 0)
+        .map(|row| ExtensionRow {
+            seconds: round(row.seconds, 9),
+            ..row
+        })
+        .filter(|r| r.opens + r.reads + r.writes > 0)
         .collect();
     rows.sort_by(|a, b| {
         (b.opens + b.reads)

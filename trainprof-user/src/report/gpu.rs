@@ -8,26 +8,24 @@ use super::{
     model::{Gpu, GpuCallRow, GpuDevice, GpuProcess, IdleRow},
 };
 use crate::{
-    analysis::Analysis,
+    analysis::{Analysis, idle},
     record::fact::{GpuDeviceFact, GpuMetric, GpuSampleFact},
     session::{Id, Session},
 };
 
 pub fn gpu(session: &Session, analysis: &Analysis) -> Gpu {
-    let idle = analysis.trainer.as_ref().map(|trainer| &trainer.idle);
+    let trainers = analysis.trainer.iter().chain(&analysis.others);
+    let idle = idle::of_job(trainers.map(|trainer| &trainer.idle));
     let mut idle_blame: Vec<IdleRow> = idle
-        .map(|idle| {
-            idle.by_kind
-                .iter()
-                .filter(|(_, seconds)| **seconds > 0.0)
-                .map(|(kind, seconds)| IdleRow {
-                    kind: kind.name(),
-                    seconds: round(*seconds, 6),
-                    share: round(seconds / idle.idle_s.max(1e-9), 4),
-                })
-                .collect()
+        .by_kind
+        .iter()
+        .filter(|(_, seconds)| **seconds > 0.0)
+        .map(|(kind, seconds)| IdleRow {
+            kind: kind.name(),
+            seconds: round(*seconds, 6),
+            share: round(seconds / idle.idle_s.max(1e-9), 4),
         })
-        .unwrap_or_default();
+        .collect();
     idle_blame.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     Gpu {
         available: !session.gpu.devices.is_empty(),
@@ -38,9 +36,7 @@ pub fn gpu(session: &Session, analysis: &Analysis) -> Gpu {
             .map(|fact| device(session, fact))
             .collect(),
         idle_blame,
-        idle_uncertainty_s: idle
-            .filter(|idle| idle.seen_s > 0.0)
-            .map(|idle| round(idle.uncertain_s, 6)),
+        idle_uncertainty_s: (idle.seen_s > 0.0).then(|| round(idle.uncertain_s, 6)),
         calls: calls(session),
     }
 }

@@ -10,7 +10,8 @@ use trainprof_common::{
 use super::{
     Shown,
     directories::{directories, extensions, filesystems},
-    model::{CallRow, Io, OperationRow, OtherTraffic, Quantiles, Traffic},
+    latency::{Timed, quantiles},
+    model::{CallRow, Io, OperationRow, OtherTraffic, Traffic},
 };
 use crate::{
     session::{Histogram, OpKey, OpTotal, Session},
@@ -144,22 +145,10 @@ pub fn add_traffic(out: &mut Traffic, op: Op, total: &OpTotal) {
 /// Everything about files.
 pub fn io(session: &Session, shown: Shown) -> Io {
     let all = traffic(session, None);
-    let histograms = file_histograms(session);
-    let latency = |ops: &[Op]| {
-        let mut sum = Histogram::default();
-        ops.iter()
-            .filter_map(|op| histograms.get(&(*op as u8)))
-            .for_each(|h| sum.add(h));
-        quantiles(&sum)
-    };
-    let latency_us = [
-        ("open", latency(&[Op::Open])),
-        ("read", latency(&[Op::Read, Op::UringRead])),
-    ]
-    .into();
+    let timed = Timed::of(session);
     let mut top = directories(session);
     let directories = top.len();
-    let filesystems = filesystems(&top);
+    let filesystems = filesystems(session, &top, &timed);
     top.truncate(shown.top);
     Io {
         opens: all.opens,
@@ -169,8 +158,8 @@ pub fn io(session: &Session, shown: Shown) -> Io {
         bytes_written: all.bytes_written,
         small_file_share: small_file_share(session),
         cache_hit_ratio: cache_hit_ratio(session, all.bytes_read),
-        latency_us,
-        operations: operations(session, &histograms),
+        latency_us: timed.all(),
+        operations: operations(session, &timed.by_operation()),
         directories,
         filesystems,
         top,
@@ -178,40 +167,6 @@ pub fn io(session: &Session, shown: Shown) -> Io {
         other: other(session),
         mounts: session.mounts.clone(),
     }
-}
-
-/// Histograms of operations on files, by operation.
-fn file_histograms(session: &Session) -> BTreeMap<u8, Histogram> {
-    // On tmpfs the device tells shared memory from files.
-    let file_devices: BTreeSet<u32> = session
-        .files
-        .ops
-        .keys()
-        .filter(|key| group(session, key) == Group::File)
-        .map(|key| key.dev)
-        .collect();
-    let mut out = BTreeMap::<u8, Histogram>::new();
-    for ((dev, op, class), histogram) in &session.files.histograms {
-        let class = Class::try_from(*class).unwrap_or(Class::Unknown);
-        let counts = match class {
-            Class::File | Class::Directory | Class::Unknown => true,
-            Class::Tmpfs => file_devices.contains(dev),
-            _ => false,
-        };
-        if counts {
-            out.entry(*op).or_default().add(histogram);
-        }
-    }
-    out
-}
-
-fn quantiles(histogram: &Histogram) -> Option<Quantiles> {
-    let us = |q| Some(round(histogram.quantile_ns(q)? / 1e3, 3));
-    Some(Quantiles {
-        p50: us(0.5)?,
-        p95: us(0.95)?,
-        p99: us(0.99)?,
-    })
 }
 
 /// Rounds to a number of decimals: more digits than that carry no information.

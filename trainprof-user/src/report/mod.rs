@@ -9,6 +9,7 @@ mod directories;
 pub mod gate;
 mod gpu;
 mod io;
+mod latency;
 mod memory;
 pub mod model;
 mod text;

@@ -68,6 +68,8 @@ const PASSING: u64 = 2;
 pub fn waits(session: &Session, thread: &Thread, most: usize) -> Vec<WaitRow> {
     type Alike = (WaitKind, i16, Option<String>, u8, u32, bool);
     let mut alike = BTreeMap::<Alike, WaitTotal>::new();
+    // A server's threads, each of which answers some of the calls, are one waker.
+    let mut servers = BTreeMap::<u32, u32>::new();
     for (id, total) in &thread.waits {
         let kind = wait_kind(id);
         if kind == WaitKind::None {
@@ -80,7 +82,11 @@ pub fn waits(session: &Session, thread: &Thread, most: usize) -> Vec<WaitRow> {
             (kind, id.nr, None, id.waker.kind, waker, true)
         } else {
             let object = object(session, id, kind);
-            (kind, id.nr, object, id.waker.kind, id.waker.tid, false)
+            let server = outside(session, thread, id.waker.tid).filter(|_| kind == WaitKind::File);
+            let waker = server.map_or(id.waker.tid, |pid| {
+                *servers.entry(pid).or_insert(id.waker.tid)
+            });
+            (kind, id.nr, object, id.waker.kind, waker, server.is_some())
         };
         let sum = alike.entry(key).or_default();
         sum.count += total.count;
@@ -93,7 +99,7 @@ pub fn waits(session: &Session, thread: &Thread, most: usize) -> Vec<WaitRow> {
     rows.truncate(most);
     rows.into_iter()
         .map(
-            |((kind, nr, object, waker_kind, waker, passing), total)| WaitRow {
+            |((kind, nr, object, waker_kind, waker, by_process), total)| WaitRow {
                 kind: kind.name(),
                 syscall: syscall_name(nr),
                 object,
@@ -102,12 +108,19 @@ pub fn waits(session: &Session, thread: &Thread, most: usize) -> Vec<WaitRow> {
                 count: total.count,
                 max_s: seconds(total.max_ns),
                 waker: Waker {
-                    tid: (!passing && waker != 0).then_some(Id(waker)),
+                    tid: (!by_process && waker != 0).then_some(Id(waker)),
                     ..describe_waker(session, waker_kind, waker)
                 },
             },
         )
         .collect()
+}
+
+/// The process of a waker, where it is known and another one than the thread's.
+fn outside(session: &Session, thread: &Thread, waker: u32) -> Option<u32> {
+    let inside = session.thread(waker).map(|waker| waker.pid);
+    let pid = inside.or_else(|| session.outsiders.get(&waker)?.0)?;
+    (pid != thread.pid).then_some(pid)
 }
 
 fn object(session: &Session, id: &WaitId, kind: WaitKind) -> Option<String> {

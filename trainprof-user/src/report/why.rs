@@ -6,7 +6,7 @@ use trainprof_common::thread::WakerKind;
 
 use super::{
     io::round,
-    model::{BlameRow, FindingRow, NotToldRow, StepTimes, Steps, VerdictRow},
+    model::{BlameRow, FindingRow, NotToldRow, OtherClock, StepTimes, Steps, VerdictRow},
 };
 use crate::{
     analysis::{
@@ -41,6 +41,14 @@ pub fn steps(analysis: &Analysis) -> Steps {
             p99: ms(steps.quantile_ns(0.99)),
             max: ms(steps.quantile_ns(1.0)),
         }),
+        others: steps
+            .others
+            .iter()
+            .map(|(clock, count)| OtherClock {
+                clock: clock.name(),
+                count: *count as u64,
+            })
+            .collect(),
     }
 }
 

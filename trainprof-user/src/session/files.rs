@@ -70,6 +70,19 @@ impl Histogram {
             .for_each(|(a, b)| *a += b);
     }
 
+    fn count(&mut self, hist: &HistSum) {
+        for (bucket, count) in &hist.latency {
+            if let Some(slot) = self.latency.get_mut(usize::from(*bucket)) {
+                *slot += u64::from(*count);
+            }
+        }
+        for (bucket, count) in &hist.size {
+            if let Some(slot) = self.size.get_mut(usize::from(*bucket)) {
+                *slot += u64::from(*count);
+            }
+        }
+    }
+
     /// The latency in nanoseconds below which a share `q` (0–1) of the operations stayed, interpolated
     /// inside its bucket: at most 12.5 % off. `None` when nothing was timed.
     pub fn quantile_ns(&self, q: f64) -> Option<f64> {
@@ -98,6 +111,8 @@ pub struct FileTotals {
     pub ops: BTreeMap<OpKey, OpTotal>,
     /// By device number, operation and class.
     pub histograms: BTreeMap<(u32, u8, u8), Histogram>,
+    /// Likewise, of each process: its opens and reads alone, since there may be a thousand processes.
+    pub by_process: BTreeMap<(u32, (u32, u8, u8)), Histogram>,
     /// Sizes of calls on memory, by process and operation.
     pub memory_sizes: BTreeMap<(u32, u8), [u64; SIZE_BUCKETS]>,
 }
@@ -120,7 +135,7 @@ impl FileTotals {
         self.ops.entry(key).or_default().add(&more);
     }
 
-    pub(super) fn add_histogram(&mut self, hist: &HistSum, pid: Option<u32>) {
+    pub(crate) fn add_histogram(&mut self, hist: &HistSum, pid: Option<u32>) {
         let call = matches!(
             Op::try_from(hist.op),
             Ok(Op::Mmap | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap)
@@ -136,19 +151,14 @@ impl FileTotals {
                 }
             }
         }
-        let known = self
-            .histograms
-            .entry((hist.dev, hist.op, hist.class))
-            .or_default();
-        for (bucket, count) in &hist.latency {
-            if let Some(slot) = known.latency.get_mut(usize::from(*bucket)) {
-                *slot += u64::from(*count);
-            }
-        }
-        for (bucket, count) in &hist.size {
-            if let Some(slot) = known.size.get_mut(usize::from(*bucket)) {
-                *slot += u64::from(*count);
-            }
+        let of = (hist.dev, hist.op, hist.class);
+        self.histograms.entry(of).or_default().count(hist);
+        let timed = matches!(
+            Op::try_from(hist.op),
+            Ok(Op::Open | Op::Read | Op::UringRead)
+        );
+        if let Some(pid) = pid.filter(|_| timed) {
+            self.by_process.entry((pid, of)).or_default().count(hist);
         }
     }
 }

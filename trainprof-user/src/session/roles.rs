@@ -1,6 +1,9 @@
 //! Who is who, from who hands what to whom. Names are no evidence.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::LazyCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use trainprof_common::{arch, thread::WakerKind};
 
@@ -37,7 +40,7 @@ const MIN_HAND_OVERS: u64 = 3;
 /// listens to them: a launcher that reads a log.
 const LISTENER: f64 = 0.01;
 /// Of processes that nothing is handed between, the one nearest the root with at least this share of the CPU
-/// time of the busiest one is the trainer.
+/// time of the busiest one is the trainer; where some drive a GPU, of those.
 const MIN_OF_BUSIEST: f64 = 0.2;
 
 /// Processes that exchange gradients send each other at least so many bytes a second through sockets, and one gets at most so many
@@ -66,7 +69,8 @@ pub fn for_room(nr: i16) -> bool {
 /// A worker gives to one of its ancestors, which is its trainer: it ends that one's waits on a pipe, a socket, a
 /// poll set or a futex, again and again, or, when the trainer never waits, has its own waits for work ended by
 /// it. Trainers that are not above each other and end each other's waits are ranks; so are processes that are, when they give each
-/// other about as much. Who is given state to write it to files is no worker. Without any of this, the process that uses the CPU is the trainer.
+/// other about as much. Who is given state to write it to files is no worker. Without any of this, the process that uses the CPU is the trainer,
+/// of those that drive a GPU where there are any.
 pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
     let mut roles: BTreeMap<u32, Role> = session
         .processes
@@ -76,6 +80,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
     let handed = hand_overs(session);
     let count = |from: u32, to: u32| handed.get(&(from, to)).copied().unwrap_or(0);
     let traffic = traffic(session);
+    let on_gpu = LazyCell::new(|| gpu_users(session));
     let sends = |pid: u32| traffic.get(&pid).is_some_and(|t| t.sent > 0);
     let hears = |pid: u32| traffic.get(&pid).is_some_and(|t| t.received > 0);
     let mut fed = BTreeSet::new();
@@ -96,7 +101,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
             && !sends(above)
             && cpu_share(session, above) < LISTENER
             && cpu_share(session, below) > LISTENER
-            && !drives_gpu(session, above);
+            && !on_gpu.contains(&above);
         // A server whose child trains: a notebook's.
         let serves = trains(session, below)
             && !trains(session, above)
@@ -138,7 +143,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         && let Some(pid) = written_for
             .into_iter()
             .find(|pid| trains(session, *pid))
-            .or_else(|| computing_process(session))
+            .or_else(|| computing_process(session, &on_gpu))
     {
         roles.insert(pid, Role::Trainer);
     }
@@ -230,21 +235,20 @@ fn trains(session: &Session, pid: u32) -> bool {
         .is_some_and(|loaded| loaded.trains())
 }
 
-/// Whether a process calls a GPU's runtime: what it hears is for that, however little it runs itself.
-fn drives_gpu(session: &Session, pid: u32) -> bool {
-    // The driver knows whose contexts there are, also where no call was probed.
-    if session.gpu.processes.keys().any(|(_, of)| *of == pid) {
-        return true;
-    }
-    let mut calls = session
+/// Processes that drive a GPU: what such a one hears is for that, however little it runs itself.
+fn gpu_users(session: &Session) -> BTreeSet<u32> {
+    let calls = session
         .history
         .segments()
         .flat_map(|segment| &segment.calls);
-    calls.any(|call| {
-        session
-            .thread(call.tid)
-            .is_some_and(|thread| thread.pid == pid)
-    })
+    let callers: BTreeSet<u32> = calls.map(|call| call.tid).collect();
+    // The driver knows whose contexts there are, also where no call was probed.
+    let listed = session.gpu.processes.keys().map(|(_, pid)| *pid);
+    callers
+        .into_iter()
+        .filter_map(|tid| Some(session.thread(tid)?.pid))
+        .chain(listed)
+        .collect()
 }
 
 /// Whether two processes run the same command: a fork that executed nothing, whose parent may have loaded its libraries since it
@@ -327,29 +331,35 @@ pub fn is_ancestor(session: &Session, ancestor: u32, pid: u32) -> bool {
     false
 }
 
-/// The process that computes: nearest the root of those that use the CPU much.
-fn computing_process(session: &Session) -> Option<u32> {
+/// The process that computes: nearest the root of those that use the CPU much. Who has the GPU compute may use far less of it than
+/// others, so that these do not count where some process drives a GPU.
+fn computing_process(session: &Session, on_gpu: &BTreeSet<u32>) -> Option<u32> {
     let mut cpu = BTreeMap::<u32, u64>::new();
     for thread in session.threads.values() {
         *cpu.entry(thread.pid).or_default() += thread.run_ns;
     }
-    let most = cpu.values().copied().max()?;
     let depth = |pid: u32| {
         cpu.keys()
             .filter(|other| is_ancestor(session, **other, pid))
             .count()
     };
+    let no_gpu = cpu.keys().all(|pid| !on_gpu.contains(pid));
+    let candidates = || {
+        cpu.iter()
+            .map(|(pid, ns)| (*pid, *ns))
+            .filter(|(pid, _)| no_gpu || on_gpu.contains(pid))
+    };
+    let most = candidates().map(|(_, ns)| ns).max()?;
     if most as f64 / 1e9 < LISTENER * session.duration_s() {
         // Nobody works: whoever would.
-        return cpu
-            .keys()
-            .copied()
+        return candidates()
+            .map(|(pid, _)| pid)
             .min_by_key(|pid| (!trains(session, *pid), depth(*pid), *pid));
     }
-    cpu.iter()
-        .filter(|(_, ns)| **ns as f64 >= MIN_OF_BUSIEST * most as f64)
-        .min_by_key(|(pid, ns)| (depth(**pid), std::cmp::Reverse(**ns), **pid))
-        .map(|(pid, _)| *pid)
+    candidates()
+        .filter(|(_, ns)| *ns as f64 >= MIN_OF_BUSIEST * most as f64)
+        .min_by_key(|(pid, ns)| (depth(*pid), std::cmp::Reverse(*ns), *pid))
+        .map(|(pid, _)| pid)
 }
 
 /// A main thread that others of its process let go on so often in a second, and that waits for them for so much (0–1) of its time,

@@ -286,14 +286,22 @@ impl Attached {
     }
 }
 
-/// CPU time of a process's living threads, to the nanosecond (stat(5) counts ticks of 10 ms).
+/// CPU time of the living threads of a process and of its children, to the nanosecond (stat(5) counts ticks of 10 ms).
 fn cpu_of(pid: u32) -> f64 {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let nanoseconds = threads.into_iter().flatten().filter_map(|thread| {
-        let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<u64>().ok()
+    let seconds = threads.into_iter().flatten().filter_map(|thread| {
+        let thread = thread.ok()?.path();
+        let text = std::fs::read_to_string(thread.join("schedstat")).ok()?;
+        let own = text.split_whitespace().next()?.parse::<u64>().ok()?;
+        let children = std::fs::read_to_string(thread.join("children")).unwrap_or_default();
+        let theirs: f64 = children
+            .split_whitespace()
+            .filter_map(|child| child.parse().ok())
+            .map(cpu_of)
+            .sum();
+        Some(own as f64 / 1e9 + theirs)
     });
-    nanoseconds.sum::<u64>() as f64 / 1e9
+    seconds.sum()
 }
 
 fn read_json(path: &Path) -> Result<Value> {

@@ -67,7 +67,11 @@ impl Python<'_> {
     /// never called by it; what they do to make input is not counted. It is the trainer's own work beside its model: a metric, say, or a log.
     pub fn apart(&self, pid: u32, least: f64, taken: &[u64]) -> Vec<(u64, u64)> {
         let running = self.running(pid);
-        let shows = |stack| self.marks[stack].contains(&Mark::Framework);
+        let shows = |stack| {
+            self.marks
+                .get(stack)
+                .is_some_and(|marks| marks.contains(&Mark::Framework))
+        };
         let made_of_it = running.iter().filter(|(_, stack)| shows(stack)).count();
         if (made_of_it as f64) < MADE_OF_IT * running.len() as f64 || made_of_it == 0 {
             return Vec::new();
@@ -147,7 +151,7 @@ impl Python<'_> {
         let session = self.facts.session;
         let since_taken = |at: u64| {
             let before = taken.partition_point(|from| *from <= at).checked_sub(1)?;
-            Some(at - taken[before])
+            Some(at.saturating_sub(taken[before]))
         };
         let clock = self.facts.samples(pid).iter();
         let mut computing: Vec<u64> = clock

@@ -7,6 +7,7 @@ use super::{Answer, Look, asking::Asking, look::rounded, memory_growth};
 use crate::{
     analysis::{
         Kind,
+        facts::Facts,
         memory::{churn_sites, name},
         running::{Split, split},
         words,
@@ -70,8 +71,9 @@ const KEPT: f64 = 0.3;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// Calls a second that allocate pinned memory of the host.
-fn pinned_per_s(session: &Session) -> f64 {
+/// Calls a second that allocate pinned memory of the host, in the time that the history keeps: it drops calls with their time.
+fn pinned_per_s(facts: &Facts) -> f64 {
+    let session = facts.session;
     let pins = |function: u32| {
         session
             .gpu
@@ -90,7 +92,7 @@ fn pinned_per_s(session: &Session) -> f64 {
         .flat_map(|segment| &segment.calls)
         .filter(|call| pins(call.function))
         .count();
-    calls as f64 / session.duration_s().max(1e-9)
+    calls as f64 * 1e9 / facts.walkable_ns().max(1) as f64
 }
 
 pub(super) fn rule(look: &Look) -> Answer {
@@ -114,7 +116,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             .filter(|site| site.samples >= MIN_SAMPLES)
             .take(SITES)
             .collect();
-        let pinned = pinned_per_s(look.session);
+        let pinned = pinned_per_s(look.facts);
         evidence.insert("memory_calls_per_s", rounded(calls.count as f64 / duration));
         evidence.insert("memory_call_bytes_per_s", rounded(calls.bytes as f64 / duration));
         evidence.insert(

@@ -137,14 +137,18 @@ fn times(per_s: f64) -> String {
 fn site(session: &Session, caller: &Caller) -> Value {
     let share = caller.share(session);
     let rate = |of: Option<Estimate>| of.map_or(Value::Null, |rate| rounded(rate.value));
+    let error = |of: Option<Estimate>| of.map_or(Value::Null, |rate| rounded(rate.error));
+    let (allocs, bytes) = (caller.allocs_per_s(session), caller.bytes_per_s(session));
     json!({
         "function": caller.function,
         "module": caller.module.as_deref().map(file_name),
         "allocator": caller.allocator,
         "share": rounded(share.value),
         "share_error": rounded(share.error),
-        "allocs_per_s": rate(caller.allocs_per_s(session)),
-        "bytes_per_s": rate(caller.bytes_per_s(session)),
+        "allocs_per_s": rate(allocs),
+        "allocs_per_s_error": error(allocs),
+        "bytes_per_s": rate(bytes),
+        "bytes_per_s_error": error(bytes),
         "mean_bytes": rounded(caller.mean_bytes()),
         "samples": caller.sampled.calls,
     })

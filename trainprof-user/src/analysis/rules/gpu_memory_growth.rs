@@ -3,17 +3,34 @@
 use serde_json::{Value, json};
 
 use super::{
-    Answer, Finding, Look,
+    Answer, Evidence, Finding, Look,
     growth::{Growth, steady_growth},
     look::rounded,
     memory_growth::role,
 };
-use crate::{analysis::words, record::fact::GpuMetric, session::Id};
+use crate::{
+    analysis::words,
+    record::fact::{GpuDeviceFact, GpuMetric, GpuSampleFact},
+    session::Id,
+    time::KtimeNs,
+};
 
 /// Slower growth than this (bytes a second) takes days to matter.
 const MIN_SLOPE: f64 = 256.0 * 1024.0;
 /// Growth is the job's when its processes have at least this share of it.
 const OWN: f64 = 0.5;
+
+/// A device whose memory the job fills steadily.
+struct Filling<'a> {
+    device: &'a GpuDeviceFact,
+    growth: Growth,
+    /// Seconds until it is full; `None`: its size is not known.
+    left_s: Option<f64>,
+    /// The process of the job that grew most on it, as far as the driver tells.
+    pid: Option<u32>,
+    /// Processes of the job that grow steadily on it, the fastest first.
+    growing: Vec<(u32, Growth)>,
+}
 
 pub(super) fn rule(look: &Look) -> Answer {
     let gpu = &look.session.gpu;
@@ -21,102 +38,147 @@ pub(super) fn rule(look: &Look) -> Answer {
         return Answer::NotEnough("the watch has no beginning");
     };
     let mut seen = false;
-    for device in gpu.devices.values() {
-        if device.used_by_job == Some(false) {
-            continue;
+    let mut filling = Vec::new();
+    let may_be_used = |device: &&GpuDeviceFact| device.used_by_job != Some(false);
+    for device in gpu.devices.values().filter(may_be_used) {
+        let metric = (device.device, GpuMetric::MemoryUsedBytes);
+        if let Some(series) = gpu.samples.get(&metric) {
+            seen = true;
+            filling.extend(Filling::of(look, start.at, device, series));
         }
-        let Some(series) = gpu
-            .samples
-            .get(&(device.device, GpuMetric::MemoryUsedBytes))
-        else {
-            continue;
-        };
-        seen = true;
+    }
+    // The one that is full first ends the job.
+    filling.sort_by(|a, b| {
+        let left = |of: &Filling| of.left_s.unwrap_or(f64::INFINITY);
+        let pace = |of: &Filling| of.growth.slope / of.growth.last.max(1.0);
+        left(a)
+            .total_cmp(&left(b))
+            .then(pace(b).total_cmp(&pace(a)))
+    });
+    match filling.split_first() {
+        Some((first, others)) => Answer::Found(first.finding(look, others)),
+        None if seen => Answer::Clear,
+        None => Answer::NotEnough("no GPU memory was seen"),
+    }
+}
+
+impl<'a> Filling<'a> {
+    /// `None` where the device does not fill, or others than the job fill it.
+    fn of(
+        look: &Look,
+        begin: KtimeNs,
+        device: &'a GpuDeviceFact,
+        series: &[GpuSampleFact],
+    ) -> Option<Self> {
         let points: Vec<(f64, f64)> = series
             .iter()
-            .map(|s| (s.at.seconds_since(start.at), s.value))
+            .map(|s| (s.at.seconds_since(begin), s.value))
             .collect();
-        let Some(growth) = steady_growth(&points).filter(|growth| growth.slope >= MIN_SLOPE) else {
-            continue;
-        };
-        // Which process it is, as far as the driver tells of each.
+        let growth = steady_growth(&points).filter(|growth| growth.slope >= MIN_SLOPE)?;
+        let of_job = |pid: &u32| look.session.processes.contains_key(pid);
         let mut grown = Vec::<(u32, f64)>::new();
         let mut growing = Vec::<(u32, Growth)>::new();
-        for ((_, pid), seen) in gpu
-            .processes
-            .iter()
-            .filter(|((of, _), _)| *of == device.device)
-        {
+        let users = look.session.gpu.processes.iter();
+        for ((_, pid), seen) in users.filter(|((of, _), _)| *of == device.device) {
             if let (Some(first), Some(last)) = (seen.first.memory_bytes, seen.last.memory_bytes) {
                 grown.push((*pid, last as f64 - first as f64));
             }
             let points: Vec<(f64, f64)> = seen
                 .memory
                 .iter()
-                .map(|(at, bytes)| (at.seconds_since(start.at), *bytes as f64))
+                .map(|(at, bytes)| (at.seconds_since(begin), *bytes as f64))
                 .collect();
             growing.extend(steady_growth(&points).map(|growth| (*pid, growth)));
         }
         grown.sort_by(|a, b| b.1.total_cmp(&a.1));
-        growing.retain(|(pid, _)| look.session.processes.contains_key(pid));
+        growing.retain(|(pid, _)| of_job(pid));
         growing.sort_by(|a, b| b.1.slope.total_cmp(&a.1.slope));
         let total: f64 = grown.iter().map(|(_, bytes)| bytes.max(0.0)).sum();
-        let of_job = |pid: &u32| look.session.processes.contains_key(pid);
         let by_job: f64 = grown
             .iter()
             .filter(|(pid, _)| of_job(pid))
             .map(|(_, bytes)| bytes.max(0.0))
             .sum();
         if total > 0.0 && by_job < OWN * total {
-            continue;
+            return None;
         }
-        let pid = grown
-            .iter()
-            .find(|(pid, bytes)| of_job(pid) && *bytes > 0.0)
-            .map(|(pid, _)| *pid);
-        let whose = pid.map_or_else(String::new, |pid| {
+        Some(Self {
+            device,
+            growth,
+            left_s: device
+                .memory_total_bytes
+                .map(|total| (total as f64 - growth.last).max(0.0) / growth.slope),
+            pid: grown
+                .iter()
+                .find(|(pid, bytes)| of_job(pid) && *bytes > 0.0)
+                .map(|(pid, _)| *pid),
+            growing,
+        })
+    }
+
+    /// What is told of this device, and that these others fill as well.
+    fn finding(&self, look: &Look, others: &[Self]) -> Finding {
+        let (index, growth) = (self.device.index, &self.growth);
+        let whose = self.pid.map_or_else(String::new, |pid| {
             format!(" of the {} (process {})", role(look, pid), Id(pid))
         });
-        let (mut evidence, turn) = look.per_turn(&growth);
-        let left = device
-            .memory_total_bytes
-            .map(|total| (total as f64 - growth.last).max(0.0) / growth.slope);
-        let until = left.map_or_else(String::new, |s| {
-            format!("; it is full in {}", words::time(s))
-        });
-        let spared = left.map_or_else(String::new, |s| {
-            let left = words::time(s);
+        let (mut evidence, turn) = look.per_turn(growth);
+        let left = self.left_s.map(words::time);
+        let until = left
+            .as_ref()
+            .map_or_else(String::new, |left| format!("; it is full in {left}"));
+        let spared = left.map_or_else(String::new, |left| {
             format!("; without that growth the GPU would not be full in {left}")
         });
         evidence.entry("bytes_per_step").or_insert(json!(null));
+        evidence.extend(self.numbers());
         evidence.extend([
-            ("device", json!(device.index)),
-            ("bytes_per_s", rounded(growth.slope)),
-            ("margin_bytes_per_s", rounded(growth.margin)),
-            ("time_to_limit_s", left.map_or(json!(null), rounded)),
-            ("pid", json!(pid.map(Id))),
-            ("processes", processes(&growing)),
+            ("pid", json!(self.pid.map(Id))),
+            ("processes", processes(&self.growing)),
+            (
+                "other_devices",
+                others.iter().map(|other| json!(other.numbers())).collect(),
+            ),
         ]);
-        return Answer::Found(Finding {
+        Finding {
             kind: "gpu-memory-growth",
             share: None,
             evidence,
             summary: format!(
-                "memory in use{whose} on GPU {} grows by {} a second (± {}){turn}{until}",
-                device.index,
+                "memory in use{whose} on GPU {index} grows by {} a second (± {}){turn}{until}{}",
                 words::bytes(growth.slope),
-                words::bytes(growth.margin)
+                words::bytes(growth.margin),
+                likewise(others)
             ),
             advice: format!(
                 "look for tensors that are kept from step to step, with their graph: losses that are summed, outputs in lists{spared}"
             ),
             effect: None,
-        });
+        }
     }
-    if seen {
-        Answer::Clear
-    } else {
-        Answer::NotEnough("no GPU memory was seen")
+
+    /// What is told of every device that fills.
+    fn numbers(&self) -> Evidence {
+        [
+            ("device", json!(self.device.index)),
+            ("bytes_per_s", rounded(self.growth.slope)),
+            ("margin_bytes_per_s", rounded(self.growth.margin)),
+            ("time_to_limit_s", self.left_s.map_or(json!(null), rounded)),
+        ]
+        .into()
+    }
+}
+
+/// Which other devices fill, for the end of a sentence.
+fn likewise(others: &[Filling]) -> String {
+    let names: Vec<String> = others
+        .iter()
+        .map(|other| format!("GPU {}", other.device.index))
+        .collect();
+    match names.len() {
+        0 => String::new(),
+        1 => format!("; {} fills likewise", words::list(&names)),
+        _ => format!("; {} fill likewise", words::list(&names)),
     }
 }
 

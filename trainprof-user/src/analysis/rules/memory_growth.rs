@@ -164,6 +164,7 @@ pub(super) fn site(site: &Site) -> Value {
         "module": site.frame.module,
         "share": rounded(site.share),
         "kept_bytes_per_s": rounded(site.bytes_per_s),
+        "error_bytes_per_s": rounded(site.error_bytes_per_s),
         "samples": site.samples,
     })
 }

@@ -64,7 +64,7 @@ pub(super) fn rule(look: &Look) -> Answer {
                     if threads == 2 { "has" } else { "have" },
                 ),
                 None => format!(
-                    "{threads} threads take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second; for {} of the time one of them has it while others wait",
+                    "{threads} threads take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second; for {} of the time at most one of them can go on",
                     words::percent(waiting),
                     words::percent(one)
                 ),
@@ -144,7 +144,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         evidence.insert("one_at_a_time_share", rounded(one));
         (
             format!(
-                "all producers wait for {name}, which feeds them one after the other: for {} of the time at least one of them waits",
+                "all producers wait for {name}, which feeds them one after the other: for {} of the time at most one of them has anything to do",
                 words::percent(one)
             ),
             "split its work among the workers, or run several of it".to_owned(),

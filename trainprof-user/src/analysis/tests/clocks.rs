@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     analysis::{Steps, analyse, steps::Clock},
-    record::fact::PlaceClass,
+    record::fact::{GpuCallKind, PlaceClass},
 };
 
 const LOADER: u32 = 101;
@@ -151,6 +151,30 @@ fn a_thread_that_does_a_part_of_each_step_is_no_loader() {
     assert!(trainer.cast.loader_threads.is_empty());
     let verdict = analysis.verdict.as_ref().expect("a verdict");
     assert_eq!(verdict.bottleneck, "compute", "{}", verdict.summary);
+}
+
+#[test]
+fn waits_for_the_gpu_are_steps_however_many_each_has() {
+    // After 28 ms of computing, the last of them beside a copy, the loss is waited for; once it is there, numbers that are there too.
+    for numbers in [0_u32, 1, 4] {
+        let mut tale = alone();
+        let mut now = 5.0;
+        for step in 0..160 {
+            now += uneven(step, 40.0);
+            tale.gpu_call(TRAINER, now - 15.0, now - 13.0, GpuCallKind::Copy, 1 << 20);
+            tale.synchronise(TRAINER, now - 12.0, now);
+            for n in 0..numbers {
+                let from = now + 0.2 + f64::from(n) * 0.5;
+                tale.synchronise(TRAINER, from, from + 0.1);
+            }
+        }
+        let found = steps(&tale, now + 10.0).expect("steps");
+        assert_eq!(found.clock, Clock::GpuSync, "{numbers}");
+        let count = found.spans.len();
+        assert!((158..=159).contains(&count), "{numbers}: {count}");
+        let p50 = found.quantile_ns(0.5) as f64 / 1e6;
+        assert!((p50 - 41.8).abs() < 0.2, "{numbers}: {p50}");
+    }
 }
 
 #[test]

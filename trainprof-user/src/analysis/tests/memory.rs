@@ -1,19 +1,22 @@
 //! Stories of memory: leaks, caches, garbage, copies, shared memory, limits.
 
-use trainprof_common::thread::NR_FAULT;
+use trainprof_common::{
+    op::{Class, Op},
+    thread::NR_FAULT,
+};
 
 use super::{
     stories::{TRAINER, job},
-    tale::at,
+    tale::{Tale, at},
 };
 use crate::{
     analysis::{Analysis, Finding, analyse, memory},
     record::{
         Record,
         fact::{
-            CgroupMemorySample, FaultFact, FaultSamplingFact, FrameFact, GpuDeviceFact, GpuMetric,
-            GpuProcessFact, GpuSampleFact, HostSample, PageKind, PagesGone, PlaceClass,
-            ProcessSample, ProcessSeen, StackFact,
+            CgroupMemorySample, FaultFact, FaultSamplingFact, FrameFact, GpuCallKind,
+            GpuDeviceFact, GpuMetric, GpuProcessFact, GpuSampleFact, HostSample, PageKind,
+            PagesGone, PlaceClass, ProcessSample, ProcessSeen, StackFact,
         },
     },
     session::Session,
@@ -151,10 +154,14 @@ pub(super) fn flat(_: f64) -> f64 {
 
 /// A trainer without workers of whose running so many of 20 samples are page faults on new memory.
 pub(super) fn computing(faults: u32) -> Session {
+    computing_for(12, faults).session(12_000.0)
+}
+
+fn computing_for(seconds: u32, faults: u32) -> Tale {
     let mut tale = job(0);
     tale.place(1, "libtorch_cpu.so", PlaceClass::Other)
         .place(2, "vmlinux", PlaceClass::Kernel);
-    for n in 0..600 {
+    for n in 0..50 * seconds {
         let when = 10.0 + f64::from(n) * 20.0;
         if n % 20 < faults {
             tale.sample_in(TRAINER, when, 2, NR_FAULT);
@@ -162,7 +169,7 @@ pub(super) fn computing(faults: u32) -> Session {
             tale.sample(TRAINER, when, 1);
         }
     }
-    tale.session(12_000.0)
+    tale
 }
 
 fn computes(faults: u32) -> Analysis {
@@ -415,6 +422,36 @@ fn growth_is_told_by_step_and_by_epoch_and_for_each_process_on_a_gpu() {
     assert_eq!(processes[0]["pid"], 100);
     let slope = processes[0]["bytes_per_s"].as_f64().expect("a slope");
     assert!((slope / (5.0 * MB) - 1.0).abs() < 0.02);
+}
+
+#[test]
+fn pinned_memory_is_counted_in_the_time_that_history_keeps() {
+    // Four allocations a second, beside a process of so many noted calls that not all seconds are kept.
+    let mut tale = computing_for(40, 6);
+    tale.process(WORKER, 1);
+    for second in 0..40_u32 {
+        let begin = f64::from(second) * 1e3;
+        for n in 0..5_000_u32 {
+            let when = begin + f64::from(n) / 5.0;
+            tale.touch(WORKER, when, Op::Write, Class::File, 9, 80);
+        }
+        for n in 0..4 {
+            let from = begin + 100.0 + f64::from(n) * 200.0;
+            tale.gpu_call(TRAINER, from, from + 1.0, GpuCallKind::Allocate, 8);
+        }
+    }
+    let mut session = tale.session(40_000.0);
+    session.apply(&Record::GpuFunction {
+        number: 0,
+        library: "libcudart.so.12".to_owned(),
+        name: "cudaHostAlloc".to_owned(),
+    });
+    assert!(session.history.thinned);
+    let analysis = analyse(&session);
+    let churn = found(&analysis, "allocation-churn").expect("a finding");
+    let pinned = churn.evidence["pinned_allocations_per_s"].as_f64();
+    let pinned = pinned.expect("a rate");
+    assert!((pinned - 4.0).abs() < 0.1, "{pinned}");
 }
 
 #[test]

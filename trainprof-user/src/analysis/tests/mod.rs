@@ -5,6 +5,7 @@ mod children;
 mod clocks;
 mod company;
 mod confidence;
+mod devices;
 mod edge_cases;
 mod epochs;
 pub(crate) mod gpu_unseen;

@@ -62,9 +62,8 @@ fn waiting_for_a_file_to_be_opened_that_is_then_written_is_a_checkpoint() {
     assert_eq!(bottleneck(&opened(Op::Read)), "small-files");
 }
 
-#[test]
-fn a_checkpoint_does_not_part_batches() {
-    // Four files 3 ms apart and 25 ms of computing; after each tenth step state is written for 300 ms.
+/// Four files 3 ms apart and 25 ms of computing; after each tenth step state is written for 300 ms.
+fn saves_between_batches() -> Analysis {
     let mut tale = Tale::default();
     tale.process(TRAINER, 1);
     let mut now = 5.0;
@@ -91,7 +90,12 @@ fn a_checkpoint_does_not_part_batches() {
             now += 301.0;
         }
     }
-    let analysis = analyse(&tale.session(now));
+    analyse(&tale.session(now))
+}
+
+#[test]
+fn a_checkpoint_does_not_part_batches() {
+    let analysis = saves_between_batches();
     let steps = analysis.trainer.and_then(|t| t.steps).expect("steps");
     assert_eq!(steps.clock, Clock::OwnBatches);
     assert!(
@@ -99,6 +103,26 @@ fn a_checkpoint_does_not_part_batches() {
         "{}",
         steps.spans.len()
     );
+}
+
+#[test]
+fn what_a_checkpoint_adds_to_a_step_is_told() {
+    let analysis = saves_between_batches();
+    let found = analysis.findings.iter().find(|f| f.kind == "checkpoint");
+    let found = found.expect("a finding");
+    let number = |key: &str| found.evidence[key].as_f64().expect("a number");
+    // 20 of 301 ms each, in 200 steps.
+    assert_eq!(number("count"), 20.0);
+    for (key, expected) in [
+        ("longest_s", 0.3),
+        ("seconds_each", 0.3),
+        ("added_ms_per_step", 30.1),
+    ] {
+        let told = number(key);
+        assert!((told / expected - 1.0).abs() < 0.02, "{key}: {told}");
+    }
+    let said = ", which adds 30 ms to a step on average";
+    assert!(found.summary.contains(said), "{}", found.summary);
 }
 
 #[test]

@@ -8,7 +8,10 @@ use std::{
     num::NonZeroU32,
     path::Path,
     ptr::NonNull,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -16,11 +19,12 @@ use aya::Ebpf;
 use serde::{Deserialize, Serialize};
 use trainprof_common::alloc::{NO_ARG, Site};
 
-use super::{
-    attached::{Links, Spot, Together, attach},
-    chosen,
+use super::{PROGRAMS, chosen};
+use crate::{
+    arch::CALIBRATED,
+    env::clock,
+    kernel::uprobe::links::{Links, Spot, Together, attach},
 };
-use crate::{arch::CALIBRATED, env::clock};
 
 /// Costs of a probe, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -164,7 +168,7 @@ impl Subject {
             .store(trap_ns as u64, Ordering::Release);
         self.order(order);
         std::thread::sleep(Duration::from_millis(1));
-        let mut removed = together.map(Together::before_removal).unwrap_or_default();
+        let mut removed = together.map(before_removal).unwrap_or_default();
         removed.put_before(links);
         let began = clock::now().0;
         drop(removed);
@@ -323,7 +327,7 @@ pub fn calibrate(
             returns: n == 2,
         };
         let path = Path::new(OWN_PROGRAM);
-        links.push(attach(ebpf, together, path, pid, &spot).map_err(|(error, _)| error)?);
+        links.push(attach(ebpf, PROGRAMS, together, path, pid, &spot).map_err(|(error, _)| error)?);
     }
     let attach_ns = began.elapsed().as_nanos() as u64 / 4;
     let mut probed = vec![subject.cost(0).ok_or_else(silent)?];
@@ -388,9 +392,24 @@ fn used(by: libc::c_int) -> u64 {
     ns(usage.ru_utime) + ns(usage.ru_stime)
 }
 
-/// A place in our own program's file that only the calibration's process comes by.
-pub fn own_place() -> Option<u64> {
-    file_offset(CALIBRATED[0] as usize as u64)
+/// Lets the next removal take its traps at once: add the probes that are to go to what this gives.
+///
+/// The kernel has one lock for all that comes and goes (`dup_mmap_sem` in kernel/events/uprobes.c). The first who writes
+/// waits for a grace period of RCU, here 6 ms; those who follow within another do not (kernel/rcu/sync.c). So a probe of our
+/// own process waits, while those of the job still count, rather than its traps.
+pub fn before_removal(together: &Together) -> Links {
+    // Only the calibration's process comes by that place.
+    static OWN: OnceLock<Option<u64>> = OnceLock::new();
+    let own = OWN.get_or_init(|| file_offset(CALIBRATED[0] as usize as u64));
+    let us = NonZeroU32::new(std::process::id());
+    let spot = own.map(|offset| Spot {
+        offset,
+        cookie: 0,
+        returns: false,
+    });
+    us.zip(spot)
+        .and_then(|(us, spot)| together.attach(Path::new(OWN_PROGRAM), us, &[spot]).ok())
+        .unwrap_or_default()
 }
 
 /// Where an address of our own code lies in our program's file.

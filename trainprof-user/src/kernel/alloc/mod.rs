@@ -3,7 +3,6 @@
 //! A process of its own attaches and removes them, measures what that costs on this host, and adds up what was seen. When
 //! to open a window, and how long, is decided elsewhere.
 
-mod attached;
 mod calibrate;
 mod chosen;
 mod functions;
@@ -26,11 +25,13 @@ use trainprof_common::{
     },
 };
 
-use self::attached::Together;
 use super::{
     aside::{Aside, Ending},
     threads,
-    uprobe::load,
+    uprobe::{
+        links::{Pair, Together},
+        load,
+    },
     wire::{Packed, Table, descriptor},
 };
 
@@ -39,6 +40,10 @@ pub use calibrate::Calibration;
 /// Names of the programs in the eBPF object.
 pub(super) const ENTRY: &str = "alloc_entry";
 pub(super) const RETURN: &str = "alloc_return";
+const PROGRAMS: Pair = Pair {
+    entry: ENTRY,
+    returning: RETURN,
+};
 
 /// How long the removal of the probes is waited for at the end.
 const PATIENCE: Duration = Duration::from_millis(1_000);
@@ -131,6 +136,8 @@ pub struct CallSum {
 /// Sampled calls that came the same way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackSum {
+    /// The process that its addresses are of; 0: it was over before that was known.
+    pub pid: u32,
     pub function: u8,
     pub count: u64,
     pub bytes: u64,
@@ -227,7 +234,7 @@ impl AllocProbes {
             keep.push(load(ebpf, name)?);
         }
         // The kernel checks these for some 20 ms: that is left to the process, and only bound here, while all maps are there.
-        let prepared = Together::prepare(ebpf);
+        let prepared = Together::prepare(ebpf, PROGRAMS);
         keep.extend(
             prepared
                 .iter()

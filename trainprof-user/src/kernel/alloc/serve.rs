@@ -19,9 +19,8 @@ use trainprof_common::thread::{State, ThreadState};
 
 use self::tell::mean_run_ns;
 use super::{
-    Closed, Maps, Notice, Order, WindowOrder,
-    attached::{Links, Spot, Together, attach},
-    calibrate::{Calibration, Counters, calibrate, children_cpu_ns, own_cpu_ns},
+    Closed, Maps, Notice, Order, PROGRAMS, WindowOrder,
+    calibrate::{Calibration, Counters, before_removal, calibrate, children_cpu_ns, own_cpu_ns},
     chosen::{Allocator, Files, Mapping, mappings},
     functions::CATALOGUE,
     library::Place,
@@ -33,7 +32,11 @@ use crate::{
     kernel::{
         GRACE,
         aside::{Line, Received},
-        uprobe::{multi::Relocated, raise_descriptor_limit},
+        uprobe::{
+            links::{Links, Spot, Together, attach},
+            multi::Relocated,
+            raise_descriptor_limit,
+        },
         wire::Packed,
     },
     privilege::{Keep, drop_unneeded},
@@ -121,7 +124,7 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, prepared: Result<Relocated, Strin
         address_mask: 0,
         refused: false,
     };
-    match prepared.and_then(|programs| Together::load(&programs)) {
+    match prepared.and_then(|programs| Together::load(&programs, PROGRAMS)) {
         Ok(together) => server.together = Some(together),
         Err(reason) => server.send(&Notice::OneByOne { reason }),
     }
@@ -198,7 +201,7 @@ impl Server<'_> {
                 self.begin(order, closed.from);
                 self.wait(Duration::from_micros(u64::from(order.length_us)));
                 if let Some(together) = &self.together {
-                    removed = together.before_removal();
+                    removed = before_removal(together);
                 }
                 closed.to = self.stop_counting();
                 closed.cpu_ns = ran
@@ -219,7 +222,7 @@ impl Server<'_> {
             let mappings = super::chosen::mappings(order.pid)
                 .filter(|now| !now.is_empty())
                 .unwrap_or(mappings);
-            let asked = self.tell(order.number, |_| Some(&mappings));
+            let asked = self.tell(order.number, |_| Some((order.pid, &mappings)));
             if !order.paired {
                 let sums = self.asked.entry(order.pid).or_default();
                 for (function, bytes) in asked {
@@ -301,7 +304,14 @@ impl Server<'_> {
         // One place that is refused fails them all: each by itself tells which it is, and why.
         for (place, spot) in places.iter().zip(&spots).rev() {
             let together = self.together.as_ref();
-            match attach(self.ebpf, together, &allocator.path, process, spot) {
+            match attach(
+                self.ebpf,
+                PROGRAMS,
+                together,
+                &allocator.path,
+                process,
+                spot,
+            ) {
                 Ok(links) => probed.add(links, std::slice::from_ref(spot)),
                 Err((_, true)) => {
                     self.refused = true;
@@ -449,7 +459,10 @@ impl Server<'_> {
                 (*pid, known.clone())
             })
             .collect();
-        self.tell(number, |tid| kept.get(&process_of(tid)?));
+        self.tell(number, |tid| {
+            let (pid, mappings) = kept.get_key_value(&process_of(tid)?)?;
+            Some((*pid, mappings))
+        });
         let mut lifetimes = self.drain_lifetimes();
         lifetimes.one_in = self.address_mask + 1;
         if closed.lost > MANY_ADDRESSES && self.address_mask < FEWEST_ADDRESSES {

@@ -6,10 +6,10 @@ use trainprof_common::alloc::Site;
 
 use super::{
     WindowOrder,
-    attached::Spot,
     functions::{CATALOGUE, ESSENTIAL},
     library::Place,
 };
+use crate::kernel::uprobe::links::Spot;
 
 /// Where only one function may be probed, one window in so many is of another one than `malloc`.
 const ANOTHER_EVERY: u32 = 3;

@@ -19,15 +19,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     aside::{Aside, Ending},
-    uprobe::load,
+    uprobe::{
+        links::{Pair, Together},
+        load,
+    },
 };
 
 /// Names of the programs in the eBPF object.
 pub(super) const ENTRY: &str = "gpu_call_entry";
 pub(super) const RETURN: &str = "gpu_call_return";
+const PROGRAMS: Pair = Pair {
+    entry: ENTRY,
+    returning: RETURN,
+};
 
-/// How long the removal of the probes is waited for at the end. It takes the kernel some 80 ms for each, one after the
-/// other whoever asks, and goes on without us.
+/// How long the removal of the probes is waited for at the end. Where each has a link of its own it takes the kernel some 80 ms
+/// for each, one after the other whoever asks, and goes on without us.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// How long the beginning of a watch waits until the processes that are there already are probed, some 100 ms for each that makes
@@ -81,10 +88,16 @@ impl CallProbes {
         for name in [ENTRY, RETURN] {
             keep.push(load(ebpf, name)?);
         }
-        let aside = Aside::start(c"tp-gpu-calls", &keep, Ending::Told, PATIENCE, |line| {
-            serve::serve(ebpf, line)
-        })
-        .map_err(|error| format!("cannot start a process: {error}"))?;
+        // Loaded when there is something to attach to, and only bound here, while all maps are there.
+        let prepared = Together::prepare(ebpf, PROGRAMS);
+        keep.extend(
+            prepared
+                .iter()
+                .flat_map(|programs| programs.maps(&[ENTRY, RETURN])),
+        );
+        let serve = |line: &_| serve::serve(ebpf, prepared, line);
+        let aside = Aside::start(c"tp-gpu-calls", &keep, Ending::Told, PATIENCE, serve)
+            .map_err(|error| format!("cannot start a process: {error}"))?;
         Ok(Self {
             aside,
             over: false,

@@ -10,14 +10,11 @@ use std::{
     time::Duration,
 };
 
-use aya::{
-    Ebpf,
-    programs::uprobe::{UProbeLink, UProbeScope},
-};
+use aya::Ebpf;
 use trainprof_common::gpu::{Function, MAX_FUNCTIONS};
 
 use super::{
-    ENTRY, Notice, Order, RETURN,
+    Notice, Order, PROGRAMS,
     catalogue::{CATALOGUE, Library, Row},
     exports::{Site, sites},
     mapped::{self, Mapped},
@@ -27,7 +24,11 @@ use crate::{
     env::host::KernelVersion,
     kernel::{
         aside::{Line, Received},
-        uprobe::{attach, raise_descriptor_limit},
+        uprobe::{
+            links::{Links, Spot, Together, attach},
+            multi::Relocated,
+            raise_descriptor_limit,
+        },
     },
     privilege::{Keep, drop_unneeded},
 };
@@ -37,15 +38,34 @@ const MAX_PROCESSES: usize = 128;
 /// Nothing is to be done without an order: how long one is waited for at a time.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// Probes on a library of one process.
 struct Attached {
     pid: u32,
     /// Of the library.
     identity: String,
-    links: Vec<(u16, UProbeLink)>,
+    path: PathBuf,
+    links: Probes,
+}
+
+/// Functions by their numbers.
+enum Probes {
+    /// All come and go at once.
+    Together(Vec<(u16, Spot)>, Links),
+    Each(Vec<(u16, Links)>),
+}
+
+/// Programs for links of many uprobes.
+enum Programs {
+    /// Not looked at: nothing was attached yet.
+    Prepared(Box<Relocated>),
+    Loaded(Together),
+    /// This kernel has no such links.
+    None,
 }
 
 struct Server<'a> {
     ebpf: &'a mut Ebpf,
+    programs: Programs,
     line: &'a Line,
     emulates: Emulates,
     /// Functions by library file and name.
@@ -59,8 +79,8 @@ struct Server<'a> {
     refused: bool,
 }
 
-/// Serves until the line ends. The programs are loaded.
-pub fn serve(ebpf: &mut Ebpf, line: &Line) {
+/// Serves until the line ends. The programs are loaded, but for those `prepared` for links of many uprobes.
+pub fn serve(ebpf: &mut Ebpf, prepared: Result<Relocated, String>, line: &Line) {
     let keep = Keep {
         read_processes: true,
         attach_uprobes: true,
@@ -72,6 +92,9 @@ pub fn serve(ebpf: &mut Ebpf, line: &Line) {
     raise_descriptor_limit();
     let mut server = Server {
         ebpf,
+        programs: prepared.map_or(Programs::None, |programs| {
+            Programs::Prepared(Box::new(programs))
+        }),
         line,
         emulates: Emulates::by(KernelVersion::running()),
         numbers: BTreeMap::new(),
@@ -129,7 +152,7 @@ impl Server<'_> {
     }
 
     fn attach(&mut self, pid: u32, mapped: &Mapped, has_runtime: bool) {
-        let Some(scope) = NonZeroU32::new(pid).map(UProbeScope::OneProcess) else {
+        let Some(process) = NonZeroU32::new(pid) else {
             return;
         };
         // As the process sees it: it may be in a container.
@@ -155,14 +178,11 @@ impl Server<'_> {
             .get(&mapped.identity)
             .cloned()
             .unwrap_or_default();
-        let mut links = Vec::new();
-        for row in CATALOGUE {
+        let mut spots = Vec::new();
+        for row in CATALOGUE.iter().filter(|row| row.wanted(has_runtime)) {
             let Some(site) = sites.get(row.name) else {
                 continue;
             };
-            if !row.wanted(has_runtime) {
-                continue;
-            }
             let Some(number) = self.number(&file, row, *site) else {
                 continue;
             };
@@ -176,32 +196,72 @@ impl Server<'_> {
                 times: row.times,
             }
             .pack();
-            // The return first: no call is then seen to begin that is not seen to end.
-            for program in [RETURN, ENTRY] {
-                match attach(self.ebpf, program, site.offset, cookie, &path, scope) {
-                    Ok(link) => links.push((number, link)),
-                    Err((_, true)) => {
-                        self.refused = true;
-                        return self.tell(
-                            "all",
-                            "this kernel lets nobody without CAP_SYS_ADMIN attach uprobes",
-                        );
-                    }
-                    Err((error, false)) => {
-                        // The process may just have ended.
-                        if Path::new(&format!("/proc/{pid}")).exists() {
-                            self.tell(row.name, &error);
-                        }
+            let spot = Spot {
+                offset: site.offset,
+                cookie,
+                returns: true,
+            };
+            spots.push((number, row.name, spot));
+        }
+        let Some(links) = self.probe(process, &path, &spots) else {
+            self.refused = true;
+            return self.tell(
+                "all",
+                "this kernel lets nobody without CAP_SYS_ADMIN attach uprobes",
+            );
+        };
+        self.attached.push(Attached {
+            pid,
+            identity: mapped.identity.clone(),
+            path,
+            links,
+        });
+        let _ = self.line.send(&Notice::Attached { pid });
+    }
+
+    /// Probes places of a file, at once where the kernel can; `None`: we may not.
+    fn probe(
+        &mut self,
+        pid: NonZeroU32,
+        path: &Path,
+        spots: &[(u16, &'static str, Spot)],
+    ) -> Option<Probes> {
+        self.load();
+        let all: Vec<Spot> = spots.iter().map(|(.., spot)| *spot).collect();
+        if let Programs::Loaded(together) = &self.programs
+            && !all.is_empty()
+            && let Ok(links) = together.attach(path, pid, &all)
+        {
+            let spots = spots.iter().map(|(number, _, spot)| (*number, *spot));
+            return Some(Probes::Together(spots.collect(), links));
+        }
+        // One place that is refused fails them all: each by itself tells which it is, and why.
+        let mut each = Vec::new();
+        for (number, name, spot) in spots {
+            let together = match &self.programs {
+                Programs::Loaded(together) => Some(together),
+                _ => None,
+            };
+            match attach(self.ebpf, PROGRAMS, together, path, pid, spot) {
+                Ok(links) => each.push((*number, links)),
+                Err((_, true)) => return None,
+                Err((error, false)) => {
+                    // The process may just have ended.
+                    if Path::new(&format!("/proc/{pid}")).exists() {
+                        self.tell(name, &error);
                     }
                 }
             }
         }
-        self.attached.push(Attached {
-            pid,
-            identity: mapped.identity.clone(),
-            links,
-        });
-        let _ = self.line.send(&Notice::Attached { pid });
+        Some(Probes::Each(each))
+    }
+
+    /// Loads the programs for links of many uprobes, the first time.
+    fn load(&mut self) {
+        if let Programs::Prepared(prepared) = &self.programs {
+            let loaded = Together::load(prepared, PROGRAMS);
+            self.programs = loaded.map_or(Programs::None, Programs::Loaded);
+        }
     }
 
     /// The number of a function, told when it is new. `None` when there are too many.
@@ -230,7 +290,25 @@ impl Server<'_> {
     fn detach(&mut self, function: u16) {
         self.detached.push(function);
         for attached in &mut self.attached {
-            attached.links.retain(|(number, _)| *number != function);
+            match &mut attached.links {
+                Probes::Each(each) => each.retain(|(number, _)| *number != function),
+                Probes::Together(spots, links) => {
+                    let before = spots.len();
+                    spots.retain(|(number, _)| *number != function);
+                    if spots.len() == before {
+                        continue;
+                    }
+                    // First the others anew: a call that both see counts once, since its frame is the same.
+                    let rest: Vec<Spot> = spots.iter().map(|(_, spot)| *spot).collect();
+                    let anew = match (&self.programs, NonZeroU32::new(attached.pid)) {
+                        (Programs::Loaded(together), Some(pid)) if !rest.is_empty() => {
+                            together.attach(&attached.path, pid, &rest).ok()
+                        }
+                        _ => None,
+                    };
+                    *links = anew.unwrap_or_default();
+                }
+            }
         }
     }
 

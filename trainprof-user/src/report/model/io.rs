@@ -18,8 +18,7 @@ pub struct Io {
     pub small_file_share: Option<f64>,
     /// Share of the bytes read that did not have to come from a device or a server.
     pub cache_hit_ratio: Option<f64>,
-    /// Of `open` and `read`; `null` when nothing was timed.
-    pub latency_us: BTreeMap<&'static str, Option<Quantiles>>,
+    pub latency_us: Latencies,
     pub operations: BTreeMap<&'static str, OperationRow>,
     /// Directories with operations or waits; `top` has the first of them.
     pub directories: usize,
@@ -38,6 +37,13 @@ pub struct Quantiles {
     pub p50: f64,
     pub p95: f64,
     pub p99: f64,
+}
+
+/// From entry to exit, waits included; `null` when nothing was timed.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Latencies {
+    pub open: Option<Quantiles>,
+    pub read: Option<Quantiles>,
 }
 
 /// One operation on files; `count` includes the failed ones.
@@ -64,6 +70,8 @@ pub struct FileTotals {
     pub errors: u64,
     /// Fetched by page faults on mapped files.
     pub fault_bytes: u64,
+    /// In operations, all threads, waits included.
+    pub seconds: f64,
     /// Waits on descriptors and in page faults, all threads.
     pub wait_s: f64,
 }
@@ -79,6 +87,7 @@ impl FileTotals {
         self.stats += more.stats;
         self.errors += more.errors;
         self.fault_bytes += more.fault_bytes;
+        self.seconds += more.seconds;
         self.wait_s += more.wait_s;
     }
 }
@@ -103,6 +112,7 @@ pub struct FilesystemRow {
     pub mount: Option<String>,
     #[serde(flatten)]
     pub totals: FileTotals,
+    pub latency_us: Latencies,
 }
 
 /// Operations on files with one extension; empty for those without.
@@ -112,6 +122,12 @@ pub struct ExtensionRow {
     pub opens: u64,
     pub reads: u64,
     pub bytes: u64,
+    pub writes: u64,
+    pub bytes_written: u64,
+    /// Operations that failed.
+    pub errors: u64,
+    /// In operations, all threads, waits included.
+    pub seconds: f64,
 }
 
 /// Reads and writes of what is no file.

@@ -101,6 +101,8 @@ pub struct ProcessRow {
     pub cpu_s: f64,
     /// On files only.
     pub io: Traffic,
+    /// Of its opens and reads of files.
+    pub latency_us: Latencies,
     /// While its threads were followed; `null` when no counters are known.
     pub faults: Option<Faults>,
     pub storage: Option<StorageBytes>,
@@ -190,6 +192,15 @@ pub struct Steps {
     /// 0–1: how regular the steps are, and how well a second clock agrees.
     pub confidence: Option<f64>,
     pub time_ms: Option<StepTimes>,
+    /// What other clocks count.
+    pub others: Vec<OtherClock>,
+}
+
+/// Another clock than that which the steps are from.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct OtherClock {
+    pub clock: &'static str,
+    pub count: u64,
 }
 
 /// Lengths of steps, milliseconds.

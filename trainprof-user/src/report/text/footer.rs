@@ -42,7 +42,8 @@ pub fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
     if let Some(text) = not_told(report) {
         wrapped(out, "not told: ", &text)?;
     }
-    let parts = parts(&report.cost);
+    let job_cpu_s = report.job.processes.iter().map(|row| row.cpu_s).sum();
+    let parts = parts(&report.cost, job_cpu_s);
     if !parts.is_empty() {
         wrapped(out, "cost of watching: ", &parts)?;
     }
@@ -88,7 +89,13 @@ fn not_told(report: &Report) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-fn parts(cost: &Cost) -> String {
+/// What it cost without its start, as a share (0–1) of the job's CPU time; `None`: not known.
+fn without_start(cost: &Cost, job_cpu_s: f64) -> Option<f64> {
+    let (spent, start_s) = (cost.spent_share?, cost.start_cpu_s?);
+    (job_cpu_s > 0.0).then(|| spent - start_s / job_cpu_s)
+}
+
+fn parts(cost: &Cost, job_cpu_s: f64) -> String {
     let mut parts = Vec::new();
     if let Some(percent) = cost.slowdown_estimate_pct {
         parts.push(format!(
@@ -126,7 +133,11 @@ fn parts(cost: &Cost) -> String {
     if let Some(budget) = cost.budget.filter(|budget| *budget > 0.0) {
         let _ = write!(all, " (budget {:.1} %", budget * 100.0);
         if spent > budget {
-            all.push_str("; the start is paid back in the first minutes");
+            all.push_str(match without_start(cost, job_cpu_s) {
+                Some(rest) if rest <= budget => "; the start is paid back in the first minutes",
+                Some(_) => "; more than that without the start, too",
+                None => "",
+            });
         }
         all.push(')');
     }
@@ -172,17 +183,41 @@ mod tests {
 
     #[test]
     fn what_was_spent_is_told_beside_the_budget() {
-        let over = parts(&cost(0.023));
+        let over = parts(&cost(0.023), 20.0);
         assert!(
-            over.starts_with("2.3 % of the job's CPU time (budget 1.0 %; "),
+            over.starts_with("2.3 % of the job's CPU time (budget 1.0 %"),
             "{over}"
         );
         assert!(
             over.contains("0.35 s of CPU time (0.20 s of it to begin) and"),
             "{over}"
         );
-        let within = parts(&cost(0.008));
+        let within = parts(&cost(0.008), 20.0);
         assert!(within.contains("(budget 1.0 %): probes 0.42 %"), "{within}");
+    }
+
+    #[test]
+    fn the_start_is_the_reason_only_where_all_else_is_within_the_budget() {
+        let paid_back = "(budget 1.0 %; the start is paid back in the first minutes): ";
+        let too = "(budget 1.0 %; more than that without the start, too): ";
+        // A start of 0.2 s is 2 % of 10 s, and 1 % of 20 s.
+        for (spent, job_cpu_s, said) in [
+            (0.029, 10.0, paid_back),
+            (0.032, 10.0, too),
+            (0.018, 20.0, paid_back),
+            (0.023, 20.0, too),
+            // Nobody knows how long the job ran.
+            (0.023, 0.0, "(budget 1.0 %): "),
+        ] {
+            let text = parts(&cost(spent), job_cpu_s);
+            assert!(text.contains(said), "{spent} {job_cpu_s}: {text}");
+        }
+        let of_before = Cost {
+            start_cpu_s: None,
+            ..cost(0.023)
+        };
+        let text = parts(&of_before, 20.0);
+        assert!(text.contains("(budget 1.0 %): "), "{text}");
     }
 
     #[test]

@@ -221,8 +221,8 @@ pub fn files(out: &mut String, report: &Report, top: usize) -> std::fmt::Result 
     if let Some(ratio) = io.cache_hit_ratio {
         facts.push(format!("{} of bytes from the cache", percent(ratio)));
     }
-    let timed = io.latency_us.iter();
-    for (name, q) in timed.filter_map(|(name, q)| Some((name, q.as_ref()?))) {
+    let timed = [("open", io.latency_us.open), ("read", io.latency_us.read)];
+    for (name, q) in timed.iter().filter_map(|(name, q)| Some((name, (*q)?))) {
         facts.push(format!(
             "{name} p50 {} p99 {}",
             micros(q.p50),

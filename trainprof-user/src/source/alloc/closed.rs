@@ -82,7 +82,7 @@ impl Allocs {
             };
             by_process.entry(pid).or_default().push(calls_fact(sum));
         }
-        // Stacks of several processes are not told apart, and belong to the busiest.
+        // Lifetimes of several processes are not told apart, and belong to the busiest.
         let busiest = by_process
             .iter()
             .max_by_key(|(_, calls)| calls.iter().map(|c| c.count).sum::<u64>())

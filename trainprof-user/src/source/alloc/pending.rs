@@ -1,6 +1,7 @@
 //! Call sites that wait for the names of their functions.
 
 use crate::{
+    demangle::demangled,
     kernel::alloc::{StackSum, function_name},
     record::{
         Record,
@@ -27,13 +28,14 @@ pub struct PendingSites {
 }
 
 impl PendingSites {
+    /// `pid`: whose a stack is where its process was over too soon.
     pub fn add(&mut self, window: u32, pid: u32, stacks: &[StackSum], at: KtimeNs) {
         self.waiting.extend(stacks.iter().map(|stack| {
             Waiting {
                 since: at,
                 fact: AllocSiteFact {
                     window,
-                    pid,
+                    pid: if stack.pid == 0 { pid } else { stack.pid },
                     function: function_name(stack.function).unwrap_or("?").to_owned(),
                     count: stack.count,
                     bytes: stack.bytes,
@@ -82,7 +84,7 @@ fn name(fact: &mut AllocSiteFact, places: &mut Places) -> bool {
         }
         // The call is before the address that it returns to.
         match places.function_at(fact.pid, frame.address.saturating_sub(1)) {
-            Some(function) => frame.function = function,
+            Some(function) => frame.function = function.as_deref().map(demangled),
             None => all = false,
         }
     }

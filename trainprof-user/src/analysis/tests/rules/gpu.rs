@@ -2,11 +2,14 @@
 
 use super::{Story, causes::alone, is};
 use crate::{
-    analysis::tests::{
-        gpu_unseen::uses_a_gpu_unseen,
-        memory::{MB, Memory, flat},
-        stories::TRAINER,
-        tale::at,
+    analysis::{
+        Finding, NotTold, analyse,
+        tests::{
+            gpu_unseen::uses_a_gpu_unseen,
+            memory::{MB, Memory, flat},
+            stories::TRAINER,
+            tale::at,
+        },
     },
     record::{
         Record,
@@ -70,15 +73,27 @@ pub(super) fn stories() -> [Story; 4] {
     ]
 }
 
+/// Bytes of a device's memory.
+const TOTAL: f64 = 5450.0 * MB;
+
+/// The one device that the job uses.
 pub(in crate::analysis::tests) fn device(session: &mut Session) {
+    device_of(session, 0, Some(TOTAL));
+}
+
+pub(in crate::analysis::tests) fn device_of(
+    session: &mut Session,
+    device: u32,
+    total: Option<f64>,
+) {
     session.apply(&Record::GpuDevice(GpuDeviceFact {
-        device: 0,
-        index: 0,
+        device,
+        index: device,
         mig: None,
         uuid: None,
         name: None,
         driver: None,
-        memory_total_bytes: Some((5450.0 * MB) as u64),
+        memory_total_bytes: total.map(|bytes| bytes as u64),
         used_by_job: Some(true),
     }));
 }
@@ -90,8 +105,19 @@ pub(in crate::analysis::tests) fn sample(
     metric: GpuMetric,
     value: f64,
 ) {
+    sample_of(session, 0, ms, span_ms, metric, value);
+}
+
+pub(in crate::analysis::tests) fn sample_of(
+    session: &mut Session,
+    device: u32,
+    ms: f64,
+    span_ms: u64,
+    metric: GpuMetric,
+    value: f64,
+) {
     session.apply(&Record::GpuSample(GpuSampleFact {
-        device: 0,
+        device,
         at: KtimeNs(at(ms)),
         span_ns: span_ms * 1_000_000,
         metric,
@@ -122,30 +148,102 @@ fn copies(ms: f64, bytes: u64) -> Session {
 
 #[test]
 fn small_copies_read_results_back() {
-    let small = crate::analysis::analyse(&copies(40.0, 4));
+    let small = analyse(&copies(40.0, 4));
     let found = small.findings.iter().find(|f| f.kind == "h2d-copy");
     let advice = &found.expect("a finding").advice;
     assert!(advice.contains("read results back less often"), "{advice}");
 }
 
-/// The trainer's memory on the GPU over 30 s.
+/// The trainer's memory on the GPU grows for 30 s.
 fn fills(bytes_per_s: f64) -> Session {
+    filled(&[(Some(TOTAL), &|t| bytes_per_s * t)])
+}
+
+/// Size of a device, and the bytes that the trainer has on it beyond the first 300 MB after so many seconds.
+type Device<'a> = (Option<f64>, &'a dyn Fn(f64) -> f64);
+
+/// The trainer's memory on each GPU over 30 s.
+fn filled(devices: &[Device]) -> Session {
     let mut session = Memory::new().process(TRAINER, flat, flat).session;
-    device(&mut session);
-    for second in 0..=30_u32 {
-        let t = f64::from(second);
-        let bytes = 300.0 * MB + bytes_per_s * t;
-        session.apply(&Record::GpuProcess(GpuProcessFact {
-            at: KtimeNs(at(t * 1e3)),
-            device: 0,
-            pid: TRAINER,
-            memory_bytes: Some(bytes as u64),
-            utilisation: None,
-            name: None,
-        }));
-        sample(&mut session, t * 1e3, 0, GpuMetric::MemoryUsedBytes, bytes);
+    for (device, (total, taken)) in (0..).zip(devices) {
+        device_of(&mut session, device, *total);
+        for second in 0..=30_u32 {
+            let t = f64::from(second);
+            let (ms, bytes) = (t * 1e3, 300.0 * MB + taken(t));
+            session.apply(&Record::GpuProcess(GpuProcessFact {
+                at: KtimeNs(at(ms)),
+                device,
+                pid: TRAINER,
+                memory_bytes: Some(bytes as u64),
+                utilisation: None,
+                name: None,
+            }));
+            let metric = GpuMetric::MemoryUsedBytes;
+            sample_of(&mut session, device, ms, 0, metric, bytes);
+        }
     }
     session
+}
+
+fn growth(session: &Session) -> Option<Finding> {
+    let analysis = analyse(session);
+    let unknown = |told: &NotTold| told.kind == "gpu-memory-growth";
+    assert!(!analysis.not_told.iter().any(unknown));
+    let mut findings = analysis.findings.into_iter();
+    findings.find(|found| found.kind == "gpu-memory-growth")
+}
+
+#[test]
+fn the_device_that_is_full_first_is_told_and_the_others_with_it() {
+    let (slow, fast) = (|t: f64| 5.0 * MB * t, |t: f64| 10.0 * MB * t);
+    let none = |_: f64| 0.0;
+    let told = |session: &Session| {
+        let found = growth(session).expect("growth");
+        let others = found.evidence["other_devices"].as_array().cloned();
+        (found, others.expect("a list"))
+    };
+    // The second grows no faster, and is full in 100 s.
+    let (found, others) = told(&filled(&[
+        (Some(TOTAL), &slow),
+        (Some(950.0 * MB), &slow),
+        (Some(TOTAL), &none),
+    ]));
+    assert_eq!(found.evidence["device"], 1);
+    assert!(is(&found.evidence, "time_to_limit_s", 100.0));
+    assert!(
+        found.summary.contains("on GPU 1 grows")
+            && found
+                .summary
+                .ends_with("full in 100.0 s; GPU 0 fills likewise"),
+        "{}",
+        found.summary
+    );
+    assert_eq!(others.len(), 1, "{others:?}");
+    assert_eq!(others[0]["device"], 0);
+    assert_eq!(others[0]["time_to_limit_s"], 1000.0);
+    // Without sizes: the one that grows by the larger part of what is on it.
+    let (found, others) = told(&filled(&[(None, &slow), (None, &fast), (None, &slow)]));
+    assert_eq!(found.evidence["device"], 1);
+    assert!(found.evidence["time_to_limit_s"].is_null());
+    let indexes: Vec<_> = others.iter().map(|other| &other["device"]).collect();
+    assert_eq!(indexes, [0, 2]);
+    // One whose size is known is full some day.
+    let (found, _) = told(&filled(&[(None, &fast), (Some(TOTAL), &slow)]));
+    assert_eq!(found.evidence["device"], 1);
+    let (_, others) = told(&fills(5.0 * MB));
+    assert!(others.is_empty(), "{others:?}");
+}
+
+#[test]
+fn memory_of_a_gpu_that_levels_off_is_no_growth() {
+    // An allocator that takes memory in pieces of 20 MB until it has 400 MB, nearly; one that is done in 6 s; one that gives all back.
+    let cache = |t: f64| (400.0 * (1.0 - (-t / 8.0).exp()) / 20.0).floor() * 20.0 * MB;
+    let warm = |t: f64| 50.0 * MB * t.min(6.0);
+    let saw = |t: f64| 30.0 * MB * (t % 10.0);
+    for taken in [&cache as &dyn Fn(f64) -> f64, &warm, &saw] {
+        let found = growth(&filled(&[(Some(TOTAL), taken)]));
+        assert!(found.is_none(), "{found:?}");
+    }
 }
 
 fn used_by(pid: u32) -> Session {

@@ -6,7 +6,7 @@ mod gpu;
 mod memory;
 mod others;
 
-pub(super) use gpu::{device, sample};
+pub(super) use gpu::{device, device_of, sample, sample_of};
 
 use crate::{
     analysis::{

@@ -58,10 +58,12 @@ impl Server<'_> {
     }
 
     /// Tells of calls and where they came from. Gives what each function asked for.
+    ///
+    /// `process`: of a thread, with what it has mapped.
     pub(super) fn tell<'m>(
         &mut self,
         number: u32,
-        mappings: impl Fn(u32) -> Option<&'m Vec<Mapping>>,
+        process: impl Fn(u32) -> Option<(u32, &'m Vec<Mapping>)>,
     ) -> Asked {
         let mut calls: Vec<CallSum> = self
             .maps
@@ -84,7 +86,7 @@ impl Server<'_> {
                 calls: part.to_vec(),
             });
         }
-        for part in self.stacks(mappings).chunks(STACKS_PER_MESSAGE) {
+        for part in self.stacks(process).chunks(STACKS_PER_MESSAGE) {
             self.send(&Notice::Stacks {
                 number,
                 stacks: part.to_vec(),
@@ -97,9 +99,12 @@ impl Server<'_> {
         asked
     }
 
-    /// Sampled stacks, the most frequent first, those of all threads together.
-    fn stacks<'m>(&mut self, mappings: impl Fn(u32) -> Option<&'m Vec<Mapping>>) -> Vec<StackSum> {
-        let mut sums = BTreeMap::<(u8, Vec<Frame>), (u64, u64)>::new();
+    /// Sampled stacks, the most frequent first, those of all threads of a process together.
+    fn stacks<'m>(
+        &mut self,
+        process: impl Fn(u32) -> Option<(u32, &'m Vec<Mapping>)>,
+    ) -> Vec<StackSum> {
+        let mut sums = BTreeMap::<(u32, u8, Vec<Frame>), (u64, u64)>::new();
         for (key, cell) in self.maps.callers.drain().unwrap_or_default() {
             let mut addresses = vec![key.caller];
             if let Some(stack) = u32::try_from(key.stack)
@@ -113,17 +118,18 @@ impl Server<'_> {
                         .take(MOST_FRAMES - 1),
                 );
             }
-            let frames = mappings(key.tid)
-                .map(|mappings| frames(&addresses, mappings))
+            let (pid, frames) = process(key.tid)
+                .map(|(pid, mappings)| (pid, frames(&addresses, mappings)))
                 .unwrap_or_default();
-            let sum = sums.entry((key.function as u8, frames)).or_default();
+            let sum = sums.entry((pid, key.function as u8, frames)).or_default();
             sum.0 += cell.count;
             sum.1 += cell.bytes;
         }
         self.clear_stacks();
         let mut out: Vec<StackSum> = sums
             .into_iter()
-            .map(|((function, frames), (count, bytes))| StackSum {
+            .map(|((pid, function, frames), (count, bytes))| StackSum {
+                pid,
                 function,
                 count,
                 bytes,

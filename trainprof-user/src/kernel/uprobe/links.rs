@@ -1,5 +1,5 @@
 //! Probes that are attached, by links of one of two kinds: one for each probe, or two for all of them (one at entries, one
-//! at returns), where the kernel has such. These cost the job less when they are removed: see `kernel/uprobe/multi.rs`.
+//! at returns), where the kernel has such. These cost the job less when they are removed: see `multi.rs`.
 
 use std::{io, num::NonZeroU32, path::Path, slice};
 
@@ -8,18 +8,20 @@ use aya::{
     programs::uprobe::{UProbeLink, UProbeScope},
 };
 
-use super::{
-    ENTRY, RETURN,
-    calibrate::{OWN_PROGRAM, own_place},
-};
-use crate::kernel::uprobe::{
-    self,
-    multi::{At, MultiLinks, MultiProgram, Relocated, prepare},
-};
+use super::multi::{At, MultiLinks, MultiProgram, Relocated, prepare};
+
+/// Names of two programs in the eBPF object.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::kernel) struct Pair {
+    /// At places.
+    pub entry: &'static str,
+    /// At returns of the functions that are entered there.
+    pub returning: &'static str,
+}
 
 /// A place that is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub(in crate::kernel) struct Spot {
     /// In the file.
     pub offset: u64,
     /// What the programs are told there.
@@ -29,43 +31,23 @@ pub struct Spot {
 }
 
 /// The programs, for links of many uprobes.
-pub struct Together {
+pub(in crate::kernel) struct Together {
     entry: MultiProgram,
     returning: MultiProgram,
-    /// A place in our own program that we never come by.
-    own: Option<u64>,
 }
 
 impl Together {
     /// What [`Self::load`] wants, bound to maps that must not be taken out before. Says in words why there is none.
-    pub fn prepare(ebpf: &Ebpf) -> Result<Relocated, String> {
-        prepare(ebpf, &[ENTRY, RETURN])
+    pub fn prepare(ebpf: &Ebpf, pair: Pair) -> Result<Relocated, String> {
+        prepare(ebpf, &[pair.entry, pair.returning])
     }
 
     /// Loads them. Says in words why not.
-    pub fn load(prepared: &Relocated) -> Result<Self, String> {
+    pub fn load(prepared: &Relocated, pair: Pair) -> Result<Self, String> {
         Ok(Self {
-            entry: MultiProgram::load(prepared, ENTRY)?,
-            returning: MultiProgram::load(prepared, RETURN)?,
-            own: own_place(),
+            entry: MultiProgram::load(prepared, pair.entry)?,
+            returning: MultiProgram::load(prepared, pair.returning)?,
         })
-    }
-
-    /// Lets the next removal take its traps at once: add the probes that are to go to what this gives.
-    ///
-    /// The kernel has one lock for all that comes and goes (`dup_mmap_sem` in kernel/events/uprobes.c). The first who writes
-    /// waits for a grace period of RCU, here 6 ms; those who follow within another do not (kernel/rcu/sync.c). So a probe of our
-    /// own process waits, while those of the job still count, rather than its traps.
-    pub fn before_removal(&self) -> Links {
-        let us = NonZeroU32::new(std::process::id());
-        let spot = self.own.map(|offset| Spot {
-            offset,
-            cookie: 0,
-            returns: false,
-        });
-        us.zip(spot)
-            .and_then(|(us, spot)| self.attach(Path::new(OWN_PROGRAM), us, &[spot]).ok())
-            .unwrap_or_default()
     }
 
     /// Probes all places of a file, or none.
@@ -89,7 +71,7 @@ impl Together {
 
 /// Links of probes, all of one kind; dropping them removes the probes.
 #[derive(Default)]
-pub struct Links {
+pub(in crate::kernel) struct Links {
     /// In the order in which they are removed. The kernel takes a tenth of a second for each, and does one after the other also
     /// when several threads ask: then hits of those that wait would not be counted either.
     each: Vec<UProbeLink>,
@@ -111,8 +93,9 @@ impl Links {
 }
 
 /// Probes one place of a file. Gives in words what went wrong, and whether we lack the permission.
-pub fn attach(
+pub(in crate::kernel) fn attach(
     ebpf: &mut Ebpf,
+    pair: Pair,
     together: Option<&Together>,
     path: &Path,
     pid: NonZeroU32,
@@ -127,14 +110,11 @@ pub fn attach(
             });
     }
     let mut links = Links::default();
-    let programs: &[&'static str] = if spot.returns {
-        &[RETURN, ENTRY]
-    } else {
-        &[ENTRY]
-    };
-    for program in programs {
+    // The return first: no call is then seen to begin that is not seen to end.
+    let returning = spot.returns.then_some(pair.returning);
+    for program in returning.into_iter().chain([pair.entry]) {
         let scope = UProbeScope::OneProcess(pid);
-        let link = uprobe::attach(ebpf, program, spot.offset, spot.cookie, path, scope)?;
+        let link = super::attach(ebpf, program, spot.offset, spot.cookie, path, scope)?;
         links.each.insert(0, link);
     }
     Ok(links)
