@@ -32,6 +32,8 @@ use crate::{record::fact::GpuCallKind, session::kind::WaitKind};
 
 /// Loaders whose usual steps differ by this factor serve different phases: training and evaluation.
 const OTHER_PHASE: f64 = 1.4;
+/// Where a loader's messages are so many times their usual distance apart, the rest of that time is another phase's.
+const PAUSE: u64 = 8;
 /// An evaluation follows each of so many epochs at least.
 const TURNS: usize = 4;
 
@@ -256,10 +258,11 @@ fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
         .map(|(pipe, times)| {
             let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
             gaps.sort_unstable();
+            let usual = gaps.get(gaps.len() / 2).copied().unwrap_or(0).max(1);
             Loader {
                 pipe,
-                usual: gaps.get(gaps.len() / 2).copied().unwrap_or(0).max(1),
-                length: times[times.len() - 1] - times[0],
+                usual,
+                length: gaps.iter().map(|gap| (*gap).min(PAUSE * usual)).sum(),
                 times,
             }
         })
@@ -309,7 +312,7 @@ fn time_of(group: &[Loader]) -> u64 {
 /// Messages that came through one pipe.
 struct Loader {
     pipe: u64,
-    /// Time between two of them, and from the first to the last, ns.
+    /// Time between two of them, and of all of them without what is another phase's, ns.
     usual: u64,
     length: u64,
     times: Vec<u64>,
@@ -500,5 +503,23 @@ mod tests {
         );
         let (pipes, _) = training_only(mixed);
         assert_ne!(pipes.len(), 31);
+    }
+
+    #[test]
+    fn an_evaluation_that_begins_and_ends_the_watch_is_not_the_longer_phase() {
+        // Both loaders persist: 15 batches of 8 ms after each 60 of 20 ms.
+        let (mut now, mut both) = (0, BTreeMap::<u64, Vec<u64>>::new());
+        for (phase, count, ms) in [(2, 15, 8), (1, 60, 20)]
+            .repeat(5)
+            .into_iter()
+            .chain([(2, 15, 8)])
+        {
+            for _ in 0..count {
+                now += ms * 1_000_000;
+                both.entry(phase).or_default().push(now);
+            }
+        }
+        let (pipes, taken) = training_only(both);
+        assert_eq!((pipes, taken.len()), (vec![1], 300));
     }
 }

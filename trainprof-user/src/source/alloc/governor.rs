@@ -1,9 +1,9 @@
 //! When a window of allocation probes may open, on which process, how long, and what is given up when even that costs
 //! too much. Pure: it is told what things cost and what time it is.
 //!
-//! Two limits hold. Everything that the watch costs, its start too, comes below a share of the job's CPU time and stays there: what
-//! is left of it after the fixed costs pays for the start first, and is then saved up for windows. And what windows add to one thread
-//! stays below a share of any ten seconds.
+//! Two limits. Everything that the watch costs, its start too, comes below a share of the job's CPU time and stays there, as far as
+//! what may be given up goes: what is left of it after the fixed costs pays for the start first, and is then saved up for windows. And what
+//! windows add to one thread stays below a share of any ten seconds.
 
 mod shedding;
 mod windows;
