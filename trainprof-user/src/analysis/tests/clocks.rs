@@ -4,7 +4,7 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     stories::{DATA_PIPE, TRAINER, job, stall},
-    tale::{By, FSYNC, FUTEX, On, POLL, READ, RECV, SLEEP, Tale},
+    tale::{By, FSYNC, FUTEX, On, POLL, READ, RECV, Tale},
 };
 use crate::{
     analysis::{Steps, analyse, steps::Clock},
@@ -659,78 +659,6 @@ fn turns_that_nobody_waited_in_are_told_by_what_was_done_in_them() {
     assert!(count.abs_diff(steps_made) <= 3, "{count} of {steps_made}");
     let p50 = steps.quantile_ns(0.5) as f64 / 1e6;
     assert!((p50 - 55.0).abs() < 1.0, "{p50}");
-}
-
-/// A main thread that waits for what thread 101 computes in 80 of each 100 ms, and hardly runs.
-fn hardly_runs() -> Tale {
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1).thread(TRAINER, LOADER);
-    for step in 0..80 {
-        let begin = f64::from(step) * 100.0;
-        let (taken, done) = (begin + 80.0, begin + 99.9);
-        tale.wait(
-            TRAINER,
-            begin,
-            taken,
-            FUTEX,
-            On::Futex(0x9000),
-            By::Thread(LOADER),
-        );
-        tale.wait(
-            TRAINER,
-            taken + 0.1,
-            done,
-            SLEEP,
-            On::Nothing,
-            By::Interrupt,
-        );
-    }
-    tale
-}
-
-#[test]
-fn who_calls_the_gpu_runs_the_loop_however_little_it_runs() {
-    let mut feeds = hardly_runs();
-    for step in 0..80 {
-        let begin = f64::from(step) * 100.0;
-        feeds.synchronise(TRAINER, begin + 80.1, begin + 99.95);
-    }
-    let trainer = analyse(&feeds.session(8000.0)).trainer.expect("a trainer");
-    assert_eq!(trainer.cast.step_tid, TRAINER);
-    assert!(trainer.cast.loader_threads.contains(&LOADER));
-    // Else it listens to the thread that trains.
-    let trainer = analyse(&hardly_runs().session(8000.0)).trainer;
-    assert_eq!(trainer.expect("a trainer").cast.step_tid, LOADER);
-}
-
-#[test]
-fn a_process_that_calls_the_gpu_is_no_launcher_that_listens() {
-    for (calls, expected) in [(true, TRAINER), (false, 201)] {
-        let mut tale = Tale::default();
-        tale.process(TRAINER, 1).process(201, TRAINER);
-        for step in 0..80 {
-            let begin = f64::from(step) * 100.0;
-            let (taken, done) = (begin + 80.0, begin + 99.95);
-            tale.wait(TRAINER, begin, taken, READ, On::Pipe(9), By::Thread(201));
-            tale.wait(
-                TRAINER,
-                taken + 0.05,
-                done,
-                SLEEP,
-                On::Nothing,
-                By::Interrupt,
-            );
-            if calls {
-                tale.synchronise(TRAINER, taken + 0.01, done);
-            }
-        }
-        let trainer = analyse(&tale.session(8000.0)).trainer;
-        assert_eq!(
-            trainer.expect("a trainer").cast.trainer,
-            expected,
-            "{calls}"
-        );
-    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{
     rules,
     stories::TRAINER,
-    tale::{By, On, READ, RECV, SLEEP, Tale, at},
+    tale::{By, FUTEX, On, READ, RECV, SLEEP, Tale, at},
 };
 use crate::{
     analysis::{Kind, analyse, idle::IdleBlame},
@@ -18,6 +18,7 @@ use crate::{
 
 const LAUNCHER: u32 = 50;
 const OTHER: u32 = 150;
+const LOADER: u32 = 101;
 const LENGTH: f64 = 8000.0;
 
 /// A device that idles from one time to another of each 100 ms.
@@ -182,4 +183,76 @@ fn who_drives_a_gpu_trains_however_busy_others_are() {
     // The launcher only has a context.
     lists(&mut listed, 0, LAUNCHER);
     assert_eq!(trainer(&listed), TRAINER);
+}
+
+/// A main thread that waits for what thread 101 computes in 80 of each 100 ms, and hardly runs.
+fn hardly_runs() -> Tale {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).thread(TRAINER, LOADER);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let (taken, done) = (begin + 80.0, begin + 99.9);
+        tale.wait(
+            TRAINER,
+            begin,
+            taken,
+            FUTEX,
+            On::Futex(0x9000),
+            By::Thread(LOADER),
+        );
+        tale.wait(
+            TRAINER,
+            taken + 0.1,
+            done,
+            SLEEP,
+            On::Nothing,
+            By::Interrupt,
+        );
+    }
+    tale
+}
+
+#[test]
+fn who_calls_the_gpu_runs_the_loop_however_little_it_runs() {
+    let mut feeds = hardly_runs();
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        feeds.synchronise(TRAINER, begin + 80.1, begin + 99.95);
+    }
+    let trainer = analyse(&feeds.session(8000.0)).trainer.expect("a trainer");
+    assert_eq!(trainer.cast.step_tid, TRAINER);
+    assert!(trainer.cast.loader_threads.contains(&LOADER));
+    // Else it listens to the thread that trains.
+    let trainer = analyse(&hardly_runs().session(8000.0)).trainer;
+    assert_eq!(trainer.expect("a trainer").cast.step_tid, LOADER);
+}
+
+#[test]
+fn a_process_that_calls_the_gpu_is_no_launcher_that_listens() {
+    for (calls, expected) in [(true, TRAINER), (false, 201)] {
+        let mut tale = Tale::default();
+        tale.process(TRAINER, 1).process(201, TRAINER);
+        for step in 0..80 {
+            let begin = f64::from(step) * 100.0;
+            let (taken, done) = (begin + 80.0, begin + 99.95);
+            tale.wait(TRAINER, begin, taken, READ, On::Pipe(9), By::Thread(201));
+            tale.wait(
+                TRAINER,
+                taken + 0.05,
+                done,
+                SLEEP,
+                On::Nothing,
+                By::Interrupt,
+            );
+            if calls {
+                tale.synchronise(TRAINER, taken + 0.01, done);
+            }
+        }
+        let trainer = analyse(&tale.session(8000.0)).trainer;
+        assert_eq!(
+            trainer.expect("a trainer").cast.trainer,
+            expected,
+            "{calls}"
+        );
+    }
 }

@@ -289,6 +289,7 @@ impl Server<'_> {
 
     fn detach(&mut self, function: u16) {
         self.detached.push(function);
+        let mut lost = None;
         for attached in &mut self.attached {
             match &mut attached.links {
                 Probes::Each(each) => each.retain(|(number, _)| *number != function),
@@ -302,13 +303,22 @@ impl Server<'_> {
                     let rest: Vec<Spot> = spots.iter().map(|(_, spot)| *spot).collect();
                     let anew = match (&self.programs, NonZeroU32::new(attached.pid)) {
                         (Programs::Loaded(together), Some(pid)) if !rest.is_empty() => {
-                            together.attach(&attached.path, pid, &rest).ok()
+                            together.attach(&attached.path, pid, &rest)
                         }
-                        _ => None,
+                        _ => Ok(Links::default()),
                     };
-                    *links = anew.unwrap_or_default();
+                    *links = anew.unwrap_or_else(|error| {
+                        // The process may just have ended.
+                        if Path::new(&format!("/proc/{}", attached.pid)).exists() {
+                            lost = Some(error.to_string());
+                        }
+                        Links::default()
+                    });
                 }
             }
+        }
+        if let Some(error) = lost {
+            self.tell("all of a process", &error);
         }
     }
 
