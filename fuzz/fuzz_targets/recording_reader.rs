@@ -15,6 +15,8 @@ use trainprof_user::{
 
 /// Rows of each table.
 const TOP: usize = 5;
+/// Columns of its text.
+const WIDTH: usize = 80;
 
 fuzz_target!(|input: &[u8]| {
     read(input);
@@ -44,7 +46,7 @@ fn read(bytes: &[u8]) {
     );
     let report = report(&session, Shown { top: TOP });
     let json = to_json(&report);
-    assert!(json.starts_with('{') && !to_text(&report, TOP).is_empty());
+    assert!(json.starts_with('{') && !to_text(&report, TOP, WIDTH).is_empty());
 }
 
 /// A recording with `input` for its payloads: a length and a record count in front of each.

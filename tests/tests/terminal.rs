@@ -1,4 +1,4 @@
-//! What is for the eye: on standard error while a watch goes on, when that is a terminal.
+//! What is for the eye: on standard error while a watch goes on, when that is a terminal; and lines that fit it.
 
 use std::{
     fs::File,
@@ -17,12 +17,12 @@ const COLUMNS: u16 = 60;
 const FIRST_VERDICT_S: u64 = 10;
 const CLEARED: &str = "\r\x1b[2K";
 
-/// A terminal's two ends: what a person sees, and what a program writes to.
-fn terminal() -> (File, OwnedFd) {
+/// The two ends of a terminal of so many columns: what a person sees, and what a program writes to.
+fn terminal(columns: u16) -> (File, OwnedFd) {
     let (mut seen, mut written) = (-1, -1);
     let size = libc::winsize {
         ws_row: 24,
-        ws_col: COLUMNS,
+        ws_col: columns,
         ws_xpixel: 0,
         ws_ypixel: 0,
     };
@@ -57,7 +57,7 @@ fn a_first_verdict_comes_within_ten_seconds_and_progress_takes_one_row() {
     args.extend(os(&[&"--persistent", &"--step-ms", &"0.1", &folder]));
     let mut workload = Workload::python(&python, "loader.py", &args);
     workload.go();
-    let (mut seen, written) = terminal();
+    let (mut seen, written) = terminal(COLUMNS);
     let mut watch = Command::new(trainprof())
         .args(["attach", &workload.pid().to_string()])
         .args(["-d", "12s"])
@@ -119,5 +119,38 @@ fn a_first_verdict_comes_within_ten_seconds_and_progress_takes_one_row() {
         !report.contains("(Ctrl-C") && !report.contains('\x1b'),
         || report.clone(),
     );
+    checks.done();
+}
+
+#[test]
+fn the_report_fits_the_terminal() {
+    let name = "the_report_fits_the_terminal";
+    let Some(_turn) = root_test(name) else { return };
+    let mut checks = Checks::new();
+    // The widest line that is allowed, and what it must at least be as wide as: text is not wrapped earlier than it has to be.
+    for (columns, most) in [(84, 84), (40, 80), (250, 100)] {
+        let (mut seen, written) = terminal(columns);
+        let mut watch = Command::new(trainprof())
+            .args(["run", "--", "sleep", "1"])
+            .stdin(Stdio::null())
+            .stdout(written)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("start trainprof");
+        let reader = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            // The other end's last close is an error here (EIO).
+            let _ = seen.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).replace('\r', "")
+        });
+        checks.that(watch.wait().expect("an end").success(), || {
+            format!("{columns} columns: no report")
+        });
+        let text = reader.join().expect("what the terminal showed");
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        checks.that(longest.is_some_and(|n| n <= most && n + 12 > most), || {
+            format!("{columns} columns: a line of {longest:?} in {text}")
+        });
+    }
     checks.done();
 }

@@ -1,6 +1,6 @@
 //! Interrupt context: a wake-up inside a handler says nothing about the thread below it.
 //!
-//! x86-64's preemption counter has no address that a program could ask for on every kernel, so the
+//! The preemption counter has no address that a program could ask for on every kernel and processor, so the
 //! depth of handlers is counted at their own tracepoints.
 //!
 //! An exit may be missed: no program runs on top of itself (`prog->active`, kernel/trace/bpf_trace.c), and handlers of timers
@@ -100,8 +100,15 @@ macro_rules! handler {
     };
 }
 
+/// Programs at the tracepoints of [`trainprof_common::arch::HANDLERS`].
+#[cfg(bpf_target_arch = "x86_64")]
+mod x86_64 {
+    use super::*;
+
+    handler!(call_function_single_entry, call_function_single_exit, hard);
+    handler!(irq_work_entry, irq_work_exit, hard);
+}
+
 handler!(irq_handler_entry, irq_handler_exit, hard);
 handler!(hrtimer_expire_entry, hrtimer_expire_exit, hard);
-handler!(call_function_single_entry, call_function_single_exit, hard);
-handler!(irq_work_entry, irq_work_exit, hard);
 handler!(softirq_entry, softirq_exit, soft);

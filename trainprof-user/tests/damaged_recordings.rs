@@ -119,7 +119,7 @@ fn reported(bytes: &[u8]) -> Result<usize, ReadError> {
         count += 1;
     }
     let report = report(&session, Shown::default());
-    assert!(to_text(&report, 20).contains("watched"));
+    assert!(to_text(&report, 20, 80).contains("watched"));
     let json: serde_json::Value = serde_json::from_str(&to_json(&report)).expect("JSON");
     assert!(json["duration_s"].is_number());
     Ok(count)

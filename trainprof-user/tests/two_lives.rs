@@ -191,7 +191,7 @@ fn json(report: &Report) -> Value {
 #[test]
 fn two_lives_of_a_process_id_are_two_rows() {
     let report = family();
-    let text = report::to_text(&report, 20);
+    let text = report::to_text(&report, 20, 80);
     let told = json(&report);
     for told in [&text, &told.to_string()] {
         assert!(!told.contains(INSIDE), "{told}");
@@ -332,7 +332,7 @@ fn replayed(path: &Path, again: bool) -> Value {
     threads.retain(|row| row["name"] != "before");
     // The list holds so many rows at most.
     threads.truncate(5);
-    told["text"] = report::to_text(&report, 20).into();
+    told["text"] = report::to_text(&report, 20, 80).into();
     told
 }
 

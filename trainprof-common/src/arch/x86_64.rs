@@ -21,6 +21,15 @@ pub const fn in_user_mode(mode: u64) -> bool {
     mode & 3 != 0
 }
 
+/// Tracepoints at ends and beginnings of interrupt handlers that only this processor's kernels have
+/// (arch/x86/include/asm/trace/irq_vectors.h): those in which threads are woken. A probe of the same name counts each.
+pub const HANDLERS: &[&str] = &[
+    "call_function_single_exit",
+    "call_function_single_entry",
+    "irq_work_exit",
+    "irq_work_entry",
+];
+
 /// `e_machine` of this architecture's ELF files (elf(5)).
 pub const ELF_MACHINE: u16 = 62;
 /// Byte offset of the frame pointer.

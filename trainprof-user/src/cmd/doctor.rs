@@ -4,7 +4,11 @@ mod lacks;
 
 use std::path::Path;
 
-use super::{Failure, cli::DoctorArgs, output::print};
+use super::{
+    Failure,
+    cli::DoctorArgs,
+    output::{columns, print},
+};
 use crate::{
     doctor::{Check, Diagnosis},
     env::host::KernelVersion,
@@ -14,16 +18,13 @@ use crate::{
     },
 };
 
-/// Columns of the text.
-const WIDTH: usize = 100;
-
 /// Prints what this host allows.
 pub fn doctor(args: &DoctorArgs) -> Result<u8, Failure> {
     let diagnosis = Diagnosis::of_this_host(probe_checks());
     let text = if args.json {
         diagnosis.to_json().map_err(Failure::host)?
     } else {
-        diagnosis.to_text(WIDTH)
+        diagnosis.to_text(columns())
     };
     print(&text)?;
     Ok(diagnosis.exit_status() as u8)

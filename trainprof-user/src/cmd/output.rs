@@ -3,9 +3,12 @@
 use std::{
     fs::{File, OpenOptions, Permissions},
     io::{self, IsTerminal, Seek, Write},
+    ops::RangeInclusive,
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
+
+use terminal_size::terminal_size_of;
 
 use super::{Failure, cli::WatchArgs, progress::Progress};
 use crate::{
@@ -17,6 +20,9 @@ use crate::{
 
 /// Every so many-th flush (one is an interval, about a second) the device is to take the recording: a power loss costs so much of it.
 const WRITE_BACK_EVERY: u32 = 5;
+
+/// Tables need the first, and lines longer than the last are hard to read. A file gets the last.
+const COLUMNS: RangeInclusive<usize> = 80..=100;
 
 /// Everything that a watch writes to. Files are opened before the watch, while we may still write anywhere.
 pub struct Output {
@@ -123,7 +129,7 @@ impl Output {
             None => {}
         }
         if to_standard {
-            print(&report::to_text(&report, self.shown.top))?;
+            print(&report::to_text(&report, self.shown.top, columns()))?;
         }
         let status = judge(&report, &self.fail_on);
         failed.map_or(Ok(status), Err)
@@ -142,6 +148,13 @@ pub fn judge(report: &Report, fail_on: &[String]) -> u8 {
         eprintln!("trainprof: found {kind}: {summary}");
     }
     u8::from(!fired.is_empty())
+}
+
+/// Columns of what is printed for reading: those of the terminal, within what the tables can use.
+pub fn columns() -> usize {
+    terminal_size_of(io::stdout()).map_or(*COLUMNS.end(), |(width, _)| {
+        usize::from(width.0).clamp(*COLUMNS.start(), *COLUMNS.end())
+    })
 }
 
 /// Writes to standard output; a reader that went away is no failure of ours.

@@ -3,7 +3,7 @@
 use super::{
     Failure,
     cli::{Format, ReportArgs},
-    output::{judge, print},
+    output::{columns, judge, print},
 };
 use crate::{
     record::{Reader, Record},
@@ -24,7 +24,7 @@ pub fn report(args: &ReportArgs) -> Result<u8, Failure> {
     }
     let report = report::report(&session, Shown { top: args.top });
     print(&match args.format {
-        Format::Text => report::to_text(&report, args.top),
+        Format::Text => report::to_text(&report, args.top, columns()),
         Format::Json => report::to_json(&report),
     })?;
     Ok(judge(&report, &args.gate.fail_on))

@@ -244,7 +244,7 @@ fn attach_all(
     });
     let mut attached = Vec::new();
     let (mut ends, mut entries) = (None, None);
-    for probe in CATALOGUE {
+    for probe in CATALOGUE.iter() {
         let reason = match decided(probe) {
             Decision::Attach(tracepoint) => {
                 let loaded = loaded.remove(probe.program).unwrap_or(Ok(()));

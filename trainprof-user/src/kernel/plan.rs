@@ -1,6 +1,11 @@
 //! Which probes to attach: a pure function of what the kernel offers, with a reason for each that is left out.
 
-use trainprof_common::offsets::{MISSING, Offsets};
+use std::{slice, sync::LazyLock};
+
+use trainprof_common::{
+    arch::HANDLERS,
+    offsets::{MISSING, Offsets},
+};
 
 /// One row of the catalogue: a probe, where it may attach, and what it cannot do without.
 pub struct Probe {
@@ -71,7 +76,15 @@ const WAKERS: &str = "wake-ups by interrupts told apart from those by threads";
 
 /// Every probe, in the order of attaching: interrupt depth before wake-ups, forks before anything is
 /// followed, and a call's exit before its entry, so that no entry is left without its exit.
-pub const CATALOGUE: &[Probe] = &[
+pub static CATALOGUE: LazyLock<Vec<Probe>> = LazyLock::new(|| {
+    let handlers = HANDLERS
+        .iter()
+        .map(|name| row(name, slice::from_ref(name), WAKERS, false, nothing));
+    handlers.chain(EVERYWHERE).collect()
+});
+
+/// Probes on tracepoints that kernels of every processor have.
+const EVERYWHERE: [Probe; 17] = [
     row(
         "irq_handler_exit",
         &["irq_handler_exit"],
@@ -102,28 +115,6 @@ pub const CATALOGUE: &[Probe] = &[
     ),
     row("softirq_exit", &["softirq_exit"], WAKERS, false, nothing),
     row("softirq_entry", &["softirq_entry"], WAKERS, false, nothing),
-    row(
-        "call_function_single_exit",
-        &["call_function_single_exit"],
-        WAKERS,
-        false,
-        nothing,
-    ),
-    row(
-        "call_function_single_entry",
-        &["call_function_single_entry"],
-        WAKERS,
-        false,
-        nothing,
-    ),
-    row("irq_work_exit", &["irq_work_exit"], WAKERS, false, nothing),
-    row(
-        "irq_work_entry",
-        &["irq_work_entry"],
-        WAKERS,
-        false,
-        nothing,
-    ),
     row(
         "sched_process_exit",
         &["sched_process_exit"],

@@ -32,7 +32,7 @@ pub fn checks(
         let check = Check::ok("kernel member", found, &format!("what reads {offset}"));
         checks.push(check.but(Status::Warning, cure(offset, running)));
     }
-    for probe in CATALOGUE {
+    for probe in CATALOGUE.iter() {
         let (found, lacked) = match decide(probe, &has_tracepoint, offsets) {
             Decision::Attach(_) => continue,
             Decision::NoTracepoint => {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::units::{bytes, wrapped};
+use super::units::{Page, bytes, wrapped};
 use crate::{
     analysis::Kind,
     report::model::{Cost, NotToldRow, Report},
@@ -13,7 +13,7 @@ const MIN_WINDOWS_S: f64 = 0.001;
 /// How `cost.shed` begins to tell that calls were timed for a part of the watch.
 const TIMED_CALLS: &str = "call-latencies";
 
-pub fn footer(out: &mut String, report: &Report) -> std::fmt::Result {
+pub fn footer(out: &mut Page, report: &Report) -> std::fmt::Result {
     let coverage = &report.coverage;
     let lost = if coverage.lost == 0 {
         "none lost".to_owned()

@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::units::{bytes, percent, wrapped};
+use super::units::{Page, bytes, percent, wrapped};
 use crate::report::model::{GpuDevice, Report};
 
 /// Causes of idling that are listed, and the part (0–1) of it that each must have.
 const CAUSES: usize = 4;
 const MIN_PART: f64 = 0.01;
 
-pub fn gpu(out: &mut String, report: &Report) -> std::fmt::Result {
+pub fn gpu(out: &mut Page, report: &Report) -> std::fmt::Result {
     let devices: Vec<&GpuDevice> = report
         .gpu
         .devices

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::units::{bytes, clip, count, estimate, percent, wrapped};
+use super::units::{Page, bytes, clip, count, estimate, percent, wrapped};
 use crate::{
     analysis::words::{function as function_name, time},
     report::model::{Memory, Report},
@@ -14,7 +14,7 @@ const SITES: usize = 5;
 const KEPT_SITES: usize = 3;
 const FRAMES: usize = 4;
 
-pub fn memory(out: &mut String, report: &Report) -> std::fmt::Result {
+pub fn memory(out: &mut Page, report: &Report) -> std::fmt::Result {
     let memory = &report.memory;
     let mut facts = Vec::new();
     if let Some(rss) = memory.rss_bytes {
@@ -69,7 +69,7 @@ pub fn memory(out: &mut String, report: &Report) -> std::fmt::Result {
 }
 
 /// What windows on the allocator tell.
-fn allocations(out: &mut String, report: &Report) -> std::fmt::Result {
+fn allocations(out: &mut Page, report: &Report) -> std::fmt::Result {
     let memory = &report.memory;
     let (Some(seen), Some(rate), Some(size)) = (
         &memory.allocation,
@@ -114,7 +114,7 @@ fn allocations(out: &mut String, report: &Report) -> std::fmt::Result {
 }
 
 /// Where memory is kept: only where it grows.
-fn kept(out: &mut String, memory: &Memory) -> std::fmt::Result {
+fn kept(out: &mut Page, memory: &Memory) -> std::fmt::Result {
     if memory.growth_bytes_per_s.is_none_or(|growth| growth <= 0.0) {
         return Ok(());
     }

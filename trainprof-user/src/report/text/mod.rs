@@ -9,23 +9,21 @@ mod units;
 
 use std::fmt::Write as _;
 
-use self::units::{WIDTH, clip, count, percent, wrapped};
+use self::units::{Page, count, percent, wrapped};
 use super::model::{FindingRow, Report, Shares};
 
 /// What nothing can be surer than: a watch is a sample.
 const MOST_SURE: f64 = 0.99;
 
-/// Renders a report for reading.
-pub fn to_text(report: &Report, top: usize) -> String {
-    let mut out = String::new();
-    // Writing into a string cannot fail.
+/// Renders a report for reading, in lines of at most `width` columns.
+pub fn to_text(report: &Report, top: usize, width: usize) -> String {
+    let mut out = Page::new(width);
+    // Writing into memory cannot fail.
     let _ = render(&mut out, report, top);
-    out.lines()
-        .map(|line| clip(line.trim_end(), WIDTH) + "\n")
-        .collect()
+    out.into_lines()
 }
 
-fn render(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
+fn render(out: &mut Page, report: &Report, top: usize) -> std::fmt::Result {
     verdict(out, report)?;
     headline(out, report)?;
     tables::processes(out, report, top)?;
@@ -39,7 +37,7 @@ fn render(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
 }
 
 /// The verdict in one or two sentences, and what to do about it.
-fn verdict(out: &mut String, report: &Report) -> std::fmt::Result {
+fn verdict(out: &mut Page, report: &Report) -> std::fmt::Result {
     let Some(verdict) = &report.verdict else {
         return Ok(());
     };
@@ -100,7 +98,7 @@ fn advises_workers(finding: &FindingRow) -> bool {
             || finding.advice.contains("num_workers to about"))
 }
 
-fn headline(out: &mut String, report: &Report) -> std::fmt::Result {
+fn headline(out: &mut Page, report: &Report) -> std::fmt::Result {
     let pid = report
         .job
         .pid
@@ -133,7 +131,7 @@ fn headline(out: &mut String, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-fn steps(out: &mut String, report: &Report) -> std::fmt::Result {
+fn steps(out: &mut Page, report: &Report) -> std::fmt::Result {
     let steps = &report.steps;
     let (Some(seen), Some(clock), Some(times)) = (steps.count, steps.clock, &steps.time_ms) else {
         return match &report.trainer {
@@ -201,7 +199,7 @@ mod tests {
     };
 
     fn text(session: &Session) -> String {
-        to_text(&report(session, Shown::default()), 20)
+        to_text(&report(session, Shown::default()), 20, 100)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Where the job runs: machine, interpreter and framework, container, in one line.
 
-use super::units::{count, wrapped};
+use super::units::{Page, count, wrapped};
 use crate::{
     env::{cgroup::CgroupFacts, frameworks::FrameworkFacts},
     report::model::{Host, Report},
@@ -11,7 +11,7 @@ const ID: usize = 12;
 /// Libraries that have a word in the line.
 const TOLD: [&str; 4] = ["torch", "tensorflow", "jaxlib", "cuda-runtime"];
 
-pub fn place(out: &mut String, report: &Report) -> std::fmt::Result {
+pub fn place(out: &mut Page, report: &Report) -> std::fmt::Result {
     let parts: Vec<String> = report
         .host
         .iter()

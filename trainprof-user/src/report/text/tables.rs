@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::units::{WIDTH, bytes, clip, clip_left, count, micros, percent, wrapped};
+use super::units::{Page, bytes, clip, clip_left, count, micros, percent, wrapped};
 use crate::{
-    report::model::{BlameRow, DirectoryRow, Io, ProcessRow, Report, WaitRow},
+    report::model::{DirectoryRow, Io, ProcessRow, Report, WaitRow},
     session::Id,
 };
 
@@ -20,10 +20,15 @@ const MIN_DIRECTORY: f64 = 0.02;
 const FEW_OPENS: f64 = 2.0;
 const FEW_BYTES: f64 = 1e5;
 
-pub fn processes(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
+/// Columns of the table of processes without the name, and of the name at most (TASK_COMM_LEN).
+const BESIDE_NAME: usize = 72;
+const LONGEST_NAME: usize = 16;
+
+pub fn processes(out: &mut Page, report: &Report, top: usize) -> std::fmt::Result {
+    let name = (out.width - BESIDE_NAME).min(LONGEST_NAME);
     writeln!(
         out,
-        "\n{:>8} {:<8} {:<16} {:>7} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}  {:>8}",
+        "\n{:>8} {:<8} {:<name$} {:>7} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}  {:>8}",
         "PID", "ROLE", "NAME", "THREADS", "CPU", "RUNQ", "DATA", "I/O", "LOCK", "REST", "CPU TIME"
     )?;
     let mut rows: Vec<&ProcessRow> = report.job.processes.iter().collect();
@@ -36,10 +41,10 @@ pub fn processes(out: &mut String, report: &Report, top: usize) -> std::fmt::Res
             + share.gpu_wait.unwrap_or(0.0);
         writeln!(
             out,
-            "{:>8} {:<8} {:<16} {:>7} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}  {:>7.2}s",
+            "{:>8} {:<8} {:<name$} {:>7} {:>5} {:>5} {:>5} {:>5} {:>5} {:>5}  {:>7.2}s",
             row.pid,
             row.role,
-            clip(&row.name, 16),
+            clip(&row.name, name),
             row.threads,
             percent(share.on_cpu),
             percent(share.runnable),
@@ -51,30 +56,37 @@ pub fn processes(out: &mut String, report: &Report, top: usize) -> std::fmt::Res
         )?;
     }
     more(out, rows.len(), top, "process", "processes")?;
-    writeln!(
+    wrapped(
         out,
-        "{:>8} (shares are of the leading thread's time, CPU TIME is of all threads)",
-        ""
+        "         ",
+        "(shares are of the leading thread's time, CPU TIME is of all threads)",
     )
 }
 
-/// The ways that the step thread's time went, back along wake-ups.
-pub fn blame(out: &mut String, report: &Report) -> std::fmt::Result {
-    let told = |row: &&BlameRow| row.share >= MIN_PART;
-    let rows: Vec<&BlameRow> = report.blame.iter().filter(told).take(WAYS).collect();
+/// The ways that the step thread's time went, back along wake-ups. Those that differ only in what there is no room for are one.
+pub fn blame(out: &mut Page, report: &Report) -> std::fmt::Result {
+    let mut rows = Vec::<(&str, String, f64, f64)>::new();
+    for row in report.blame.iter().filter(|row| row.share >= MIN_PART) {
+        let told = way(&row.path, out.width - 37);
+        match rows
+            .iter_mut()
+            .find(|(kind, same, ..)| (*kind, &*same) == (row.kind, &told))
+        {
+            Some((.., seconds, share)) => {
+                *seconds += row.seconds;
+                *share += row.share;
+            }
+            None => rows.push((row.kind, told, row.seconds, row.share)),
+        }
+    }
     if rows.is_empty() {
         return Ok(());
     }
+    rows.sort_by(|a, b| b.2.total_cmp(&a.2));
     writeln!(out, "\nwhere the trainer's time went, back along wake-ups")?;
-    for row in rows {
-        writeln!(
-            out,
-            "  {:>5} {:>8.2} s  {:<16} {}",
-            percent(row.share),
-            row.seconds,
-            row.kind,
-            way(&row.path, WIDTH - 37)
-        )?;
+    for (kind, told, seconds, share) in rows.into_iter().take(WAYS) {
+        let mark = format!("  {:>5} {seconds:>8.2} s  {kind:<16} ", percent(share));
+        wrapped(out, &mark, &told)?;
     }
     Ok(())
 }
@@ -90,7 +102,7 @@ fn way(path: &[String], width: usize) -> String {
     }
 }
 
-pub fn waits(out: &mut String, report: &Report) -> std::fmt::Result {
+pub fn waits(out: &mut Page, report: &Report) -> std::fmt::Result {
     let Some(trainer) = &report.trainer else {
         return Ok(());
     };
@@ -116,7 +128,7 @@ pub fn waits(out: &mut String, report: &Report) -> std::fmt::Result {
 }
 
 /// What the leading threads of all worker processes waited for, together.
-pub fn workers_waits(out: &mut String, report: &Report) -> std::fmt::Result {
+pub fn workers_waits(out: &mut Page, report: &Report) -> std::fmt::Result {
     let processes = report.job.processes.iter();
     let workers: Vec<&ProcessRow> = processes.filter(|row| row.role == "worker").collect();
     let present_s: f64 = workers.iter().filter_map(|row| row.present_s).sum();
@@ -154,17 +166,15 @@ fn longest<'a>(
 }
 
 fn list(
-    out: &mut String,
+    out: &mut Page,
     rows: &[(String, f64, u64)],
     most: usize,
     present_s: f64,
 ) -> std::fmt::Result {
     for (said, seconds, count) in rows.iter().take(most) {
-        writeln!(
-            out,
-            "  {:>5} {seconds:>8.2} s {count:>8} × {said}",
-            percent(seconds / present_s.max(1e-9)),
-        )?;
+        let share = percent(seconds / present_s.max(1e-9));
+        let mark = format!("  {share:>5} {seconds:>8.2} s {count:>8} × ");
+        wrapped(out, &mark, said)?;
     }
     Ok(())
 }
@@ -198,7 +208,7 @@ fn ended_by(wait: &WaitRow, own: Id) -> String {
     }
 }
 
-pub fn files(out: &mut String, report: &Report, top: usize) -> std::fmt::Result {
+pub fn files(out: &mut Page, report: &Report, top: usize) -> std::fmt::Result {
     let io = &report.io;
     if io.opens + io.reads + io.writes + io.bytes_read + io.bytes_written == 0 {
         return writeln!(out, "\nfiles: none opened, read or written");
@@ -240,7 +250,7 @@ pub fn files(out: &mut String, report: &Report, top: usize) -> std::fmt::Result 
     directories(out, io, report.duration_s, top)
 }
 
-fn directories(out: &mut String, io: &Io, seconds: f64, top: usize) -> std::fmt::Result {
+fn directories(out: &mut Page, io: &Io, seconds: f64, top: usize) -> std::fmt::Result {
     let all = &io.top;
     let sum = |of: fn(&DirectoryRow) -> f64| all.iter().map(of).sum::<f64>();
     let traffic: [fn(&DirectoryRow) -> f64; 3] = [
@@ -280,7 +290,7 @@ fn directories(out: &mut String, io: &Io, seconds: f64, top: usize) -> std::fmt:
             row.mean_file_bytes.map_or_else(|| "-".to_owned(), bytes),
             row.totals.wait_s,
             clip(row.filesystem.as_deref().unwrap_or("?"), 8),
-            clip_left(&row.path, WIDTH - 61),
+            clip_left(&row.path, out.width - 61),
         )?;
     }
     // Those that say little are left out without a word, those that there was no room for are not.
@@ -297,7 +307,7 @@ fn directories(out: &mut String, io: &Io, seconds: f64, top: usize) -> std::fmt:
     }
 }
 
-fn more(out: &mut String, all: usize, shown: usize, one: &str, many: &str) -> std::fmt::Result {
+fn more(out: &mut Page, all: usize, shown: usize, one: &str, many: &str) -> std::fmt::Result {
     if all > shown {
         writeln!(
             out,

@@ -1,9 +1,35 @@
 //! How numbers and names are written in the text report, and how they fit into its lines.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write};
 
-/// Columns that every line fits into.
-pub const WIDTH: usize = 100;
+/// Text in lines that fit into so many columns.
+pub struct Page {
+    text: String,
+    pub width: usize,
+}
+
+impl Page {
+    pub const fn new(width: usize) -> Self {
+        Self {
+            text: String::new(),
+            width,
+        }
+    }
+
+    /// All of it; what is still longer than a line is cut off.
+    pub fn into_lines(self) -> String {
+        self.text
+            .lines()
+            .map(|line| clip(line.trim_end(), self.width) + "\n")
+            .collect()
+    }
+}
+
+impl Write for Page {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.text.write_str(text)
+    }
+}
 
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
@@ -56,13 +82,13 @@ pub fn estimate(rate: f64, error: f64) -> String {
 }
 
 /// Text in lines that fit, the first one after `mark`, the others below it.
-pub fn wrapped(out: &mut String, mark: &str, text: &str) -> std::fmt::Result {
+pub fn wrapped(out: &mut Page, mark: &str, text: &str) -> std::fmt::Result {
     let indent = mark.chars().count();
     let mut line = mark.to_owned();
     let mut filled = indent;
     for word in text.split_whitespace() {
         let length = word.chars().count();
-        if filled > indent && filled + 1 + length > WIDTH {
+        if filled > indent && filled + 1 + length > out.width {
             writeln!(out, "{line}")?;
             line = " ".repeat(indent);
             filled = indent;
@@ -142,10 +168,11 @@ mod tests {
 
     #[test]
     fn long_text_is_wrapped_and_not_cut() {
-        let mut out = String::new();
+        let mut page = Page::new(80);
         let text = "word ".repeat(60);
-        wrapped(&mut out, "  do: ", &text).expect("a string takes all");
-        assert!(out.lines().all(|line| line.chars().count() <= WIDTH));
+        wrapped(&mut page, "  do: ", &text).expect("a page takes all");
+        let out = page.into_lines();
+        assert!(out.lines().all(|line| line.chars().count() <= 80));
         assert!(
             out.lines()
                 .skip(1)
