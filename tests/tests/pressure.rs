@@ -110,6 +110,17 @@ fn throttling_is_the_groups_own_account() {
         || format!("quota and period: {first:?}"),
     );
     hosts_time_adds_up(&mut checks, &records);
+    // It does nothing but compute, on a fifth of a CPU. Host and virtual machines have one version of control groups each.
+    let report = ended.report();
+    let (verdict, duration_s) = (report.at("/verdict"), report.f64("/duration_s"));
+    checks.that(verdict["bottleneck"] == "cpu-throttled", || {
+        format!("the verdict: {verdict}")
+    });
+    let stopped = counted[2] as f64 / 1e9 / duration_s;
+    let share = verdict["share"].as_f64().unwrap_or(0.0);
+    checks.that((share - stopped).abs() <= 0.05, || {
+        format!("throttled for {stopped:.3} of the time, told {share:.3}")
+    });
     checks.done();
 }
 

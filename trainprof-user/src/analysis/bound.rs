@@ -91,6 +91,16 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
     (terms.wall / least * rested.max(terms.pace.unstalled)).max(1.0)
 }
 
+/// The same where so many nanoseconds of the step are done beside it instead: they still need a CPU.
+pub fn moved(terms: &Terms, ns: f64) -> f64 {
+    let cpu = (terms.cpu - terms.cpu_apart).max(0.0) / terms.cpus.max(0.01);
+    let least = (terms.wall - ns).max(cpu).max(terms.gpu_busy);
+    if least <= 0.0 {
+        return f64::INFINITY;
+    }
+    (terms.wall / least * EXACT.max(terms.pace.undisturbed)).max(1.0)
+}
+
 /// Share (0–1) of the time in which what is left was slowed down by the cause.
 fn relief(kind: Kind, terms: &Terms) -> f64 {
     match kind {
@@ -228,5 +238,21 @@ mod tests {
         // 180 of CPU time for each of the two CPUs, but never less gain than what was blamed.
         let got = plain(Kind::StorageIo, &terms, &demand);
         assert!((got - 200.0 / 180.0).abs() < 1e-9, "{got}");
+    }
+
+    #[test]
+    fn what_is_moved_is_still_done() {
+        // 15 of 100 ms make batches, 84 allocate for them, on two CPUs.
+        let terms = Terms {
+            wall: 100.0,
+            own: 100.0,
+            cpu: 100.0,
+            cpus: 2.0,
+            ..Terms::default()
+        };
+        assert!((moved(&terms, 99.0) - 2.0 * EXACT).abs() < 1e-9);
+        // With CPUs enough the rest of the step limits it.
+        let many = Terms { cpus: 8.0, ..terms };
+        assert!((moved(&many, 50.0) - 2.0 * EXACT).abs() < 1e-9);
     }
 }

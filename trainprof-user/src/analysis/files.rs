@@ -48,6 +48,12 @@ impl FileTime {
         (self.opens > 0).then(|| self.opened_bytes as f64 / self.opens as f64)
     }
 
+    /// Bytes that were read, or fetched for page faults, for each file that was opened; `None` when none was.
+    fn bytes_per_open(&self) -> Option<f64> {
+        let came = self.read_bytes.max(self.filled_bytes) as f64;
+        (self.opens > 0).then(|| came / self.opens as f64)
+    }
+
     fn add(&mut self, other: &Self) {
         self.opens += other.opens;
         self.opened_bytes += other.opened_bytes;
@@ -69,7 +75,11 @@ impl FileTime {
     fn kind(&self) -> Kind {
         let meta = self.meta_ns as f64;
         let all = meta + self.read_ns as f64;
-        let below = |bytes: f64| self.mean_bytes().is_some_and(|mean| mean < bytes);
+        // What comes of a file that stays open, or is mapped, is of none of those that were opened.
+        let below = |bytes: f64| {
+            self.mean_bytes().is_some_and(|mean| mean < bytes)
+                && self.bytes_per_open().is_some_and(|came| came < bytes)
+        };
         let looked_up = |ns: f64, share: f64| all > 0.0 && ns >= share * all;
         if below(TINY_BYTES)
             || below(SMALL_BYTES) && looked_up(meta, META_SHARE)
@@ -268,4 +278,40 @@ fn groups<'a>(
 /// Whether a wait is for looking a file up rather than for its bytes.
 pub fn is_meta(id: &WaitId) -> bool {
     call(id.nr) == Call::Meta
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_in_one_large_file_are_no_small_files() {
+        // A mapped file of 256 MB, opened before the watch, and three new files beside it.
+        let mapped = FileTime {
+            opens: 3,
+            meta_ns: 300_000,
+            read_ns: 2_700_000_000,
+            filled_bytes: 579 << 20,
+            ..FileTime::default()
+        };
+        assert_eq!(mapped.kind(), Kind::StorageIo);
+        // One that stays open and is read by calls, with a log.
+        let kept = FileTime {
+            filled_bytes: 0,
+            read_bytes: 579 << 20,
+            ..mapped
+        };
+        assert_eq!(kept.kind(), Kind::StorageIo);
+        // As many bytes of files of 2 KB: whole pages are fetched.
+        let small = FileTime {
+            opens: 200_000,
+            opened_bytes: 200_000 * 2048,
+            meta_ns: 900_000_000,
+            read_ns: 9_000_000_000,
+            read_bytes: 200_000 * 2048,
+            filled_bytes: 200_000 * 4096,
+            ..FileTime::default()
+        };
+        assert_eq!(small.kind(), Kind::SmallFiles);
+    }
 }

@@ -111,6 +111,27 @@ pub(super) fn began(touches: &[TouchFact], pipes: &[u64]) -> Vec<u64> {
     out
 }
 
+/// When one thread began to take each message on these pipes that begins with its length, and when it had all of it: it did
+/// next to nothing until then.
+pub(super) fn taken_from_to(facts: &Facts, tid: u32, pipes: &[u64]) -> Vec<(u64, u64)> {
+    let touches = facts.touches(tid).iter();
+    let reads: Vec<&TouchFact> = touches.filter(|touch| reads(touch, pipes)).collect();
+    let times: Vec<u64> = reads.iter().map(|read| read.at.0).collect();
+    let own = own_times(facts, tid, &times);
+    let mut out: Vec<(u64, u64)> = Vec::new();
+    let mut inside = false;
+    for (n, read) in reads.iter().enumerate() {
+        let length = read.bytes <= LENGTH_BYTES;
+        inside = length || inside && own[n] - own[n - 1] <= ONE_MESSAGE_NS;
+        match out.last_mut() {
+            Some(message) if inside && !length => message.1 = times[n],
+            _ if length => out.push((times[n], times[n])),
+            _ => {}
+        }
+    }
+    out
+}
+
 /// When some threads wrote on each pipe.
 fn written(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<u64>> {
     let mut out = BTreeMap::<u64, Vec<u64>>::new();
@@ -161,21 +182,30 @@ fn messages(reads: &[Read], writes: &[u64]) -> Vec<u64> {
     }
     // When each that begins with its length began, and how much came after that.
     let mut whole: Vec<(u64, u64)> = Vec::new();
-    let mut before = None;
+    // Lengths before which the thread worked; and what came late, but before it did anything.
+    let (mut worked_on, mut late) = (0_usize, 0_usize);
+    let mut before: Option<Read> = None;
     for read in reads {
-        let apart = before.is_none_or(|before| read.at - before > ONE_MESSAGE_NS);
+        let apart = before.is_none_or(|before| read.at - before.at > ONE_MESSAGE_NS);
+        let worked = before.is_none_or(|before| read.own - before.own > ONE_MESSAGE_NS);
         if apart {
             out.push(read.at);
         }
         if apart && read.bytes <= LENGTH_BYTES || read.bytes == HEADER_BYTES {
             whole.push((read.at, 0));
+            worked_on += usize::from(worked);
         } else if let Some((_, bytes)) = whole.last_mut() {
             *bytes += read.bytes;
+            late += usize::from(apart && !worked);
         }
-        before = Some(read.at);
+        before = Some(*read);
+    }
+    // Who works on each message, and did nothing before a read, read the rest of one: whoever writes it had no CPU, say.
+    if (worked_on as f64) < MOSTLY_TOLD * whole.len() as f64 {
+        late = 0;
     }
     // Where most begin with one, what does not belongs to the one before, and came late.
-    if told && whole.len() as f64 >= MOSTLY_TOLD * out.len() as f64 {
+    if told && whole.len() as f64 >= MOSTLY_TOLD * (out.len() - late) as f64 {
         return without_words(&whole, writes);
     }
     out
@@ -407,5 +437,26 @@ mod tests {
             })
             .collect();
         assert_eq!(messages(&waited(&reads), &[]).len(), 30);
+    }
+
+    #[test]
+    fn what_comes_late_before_the_thread_does_anything_is_of_the_same_message() {
+        // Three in five have their rest 4 ms late. The thread computes for 30 ms on each, or it does nothing at all.
+        let of = |work: u64| {
+            let mut reads = Vec::new();
+            for message in 0..60_u64 {
+                let (at, own) = (message * 40 * MS, message * work);
+                let late = if message % 5 < 3 { 4 * MS } else { MS / 20 };
+                for (after, bytes) in [(0, 4), (MS / 20, 64_712), (MS / 20 + late, 36_864)] {
+                    reads.push(Read {
+                        at: at + after,
+                        bytes,
+                        own,
+                    });
+                }
+            }
+            messages(&reads, &[]).len()
+        };
+        assert_eq!((of(30 * MS), of(0)), (60, 96));
     }
 }

@@ -13,7 +13,7 @@ use super::{
     collectives::collectives,
     facts::Facts,
     locks::lock_of,
-    messages::{began, hand_overs, is_one_of, reads, requests},
+    messages::{began, hand_overs, is_one_of, reads, requests, taken_from_to},
     multiples::filled,
     phases::renewals,
     pieces::{whole_batches, whole_from_helper},
@@ -204,7 +204,12 @@ fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps
         .chain(taken)
         .collect();
     waits.sort_unstable();
+    let messages = taken_from_to(facts, cast.step_tid, pipes);
     let begin = |before: u64, at: u64| {
+        // It may wait for the rest of what it has begun to take.
+        let begun = messages.partition_point(|message| message.0 <= before);
+        let whole = begun.checked_sub(1).map_or(0, |n| messages[n].1);
+        let before = before.max(whole.min(at));
         // What was not seen is no part of a step.
         let seen = facts.spans.partition_point(|span| span.0 <= at);
         let before = before.max(seen.checked_sub(1).map_or(0, |n| facts.spans[n].0));

@@ -98,7 +98,38 @@ impl Trainer {
 
     /// The factor by which the job could be faster without a cause, at most.
     pub fn bound(&self, kind: Kind) -> f64 {
-        let part = |share: &Share| self.part_of_cause(kind, share);
+        let whole = self.bound_of(kind, true);
+        let along = self.made_with(kind, Kind::AllocationChurn);
+        let work = self.ns(kind) + self.ns(Kind::WorkerStart);
+        if kind != Kind::InputCpu || along <= work {
+            return whole;
+        }
+        // More than the work is what it allocates: that is a cause of its own. Either the work goes and that stays, or both go
+        // elsewhere and are done there.
+        let alone = self.bound_of(kind, false);
+        alone
+            .max(bound::moved(&self.terms, along + work))
+            .min(whole)
+    }
+
+    /// Nanoseconds of another cause that go with `kind`.
+    fn made_with(&self, kind: Kind, other: Kind) -> f64 {
+        let shares = self.shares.iter().filter(|share| share.kind == other);
+        shares
+            .map(|share| share.ns * self.part_of_cause(kind, share))
+            .sum()
+    }
+
+    /// The same; `churn`: what is allocated for it goes with it.
+    fn bound_of(&self, kind: Kind, churn: bool) -> f64 {
+        let part = |share: &Share| {
+            let stays = !churn && share.kind == Kind::AllocationChurn && share.kind != kind;
+            if stays {
+                0.0
+            } else {
+                self.part_of_cause(kind, share)
+            }
+        };
         let sum = |in_stall: bool| -> f64 {
             self.shares
                 .iter()
@@ -136,7 +167,9 @@ impl Trainer {
             .sum();
         let mut demand = self.demand.clone();
         if kind == Kind::InputCpu {
-            demand.count_as(Kind::AllocationChurn, kind);
+            if churn {
+                demand.count_as(Kind::AllocationChurn, kind);
+            }
             let locked = self
                 .shares
                 .iter()

@@ -7,21 +7,22 @@
 use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
-    ptr::{self, NonNull},
+    ptr,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use aya_obj::generated::{perf_event_header, perf_event_mmap_page, perf_event_type, perf_sw_ids};
 
-use super::perf::{self, Of};
-use crate::env::clock::thread_cpu_ns;
+use super::{
+    own_pages::{Mapped, PAGE, new_pages},
+    perf::{self, Of},
+};
 
 /// Time between two samples: far below kernel.perf_event_max_sample_rate, which stops a clock that is faster.
 const PERIOD_NS: u64 = 50_000;
 /// New pages that are touched one after the other, and how often: 200 samples and more fall into that.
 const PAGES: usize = 512;
 const ROUNDS: usize = 12;
-const PAGE: usize = 4096;
 /// Room for samples, in pages: a power of two. A sample without anything in it takes eight bytes.
 const ROOM: usize = 4;
 
@@ -55,11 +56,11 @@ impl FaultEdge {
     pub fn measure(&self) -> io::Result<Option<f64>> {
         let (mut sampled_ns, mut new_ns, mut again_ns) = (0, 0, 0);
         for _ in 0..ROUNDS {
-            let memory = new_pages()?;
+            let memory = new_pages(PAGES)?;
             perf::switch(&self.clock, true)?;
             sampled_ns += memory.touch();
             perf::switch(&self.clock, false)?;
-            let memory = new_pages()?;
+            let memory = new_pages(PAGES)?;
             new_ns += memory.touch();
             // What the loop itself takes.
             again_ns += memory.touch();
@@ -98,65 +99,6 @@ impl FaultEdge {
     }
 }
 
-/// Pages that nobody has touched yet.
-fn new_pages() -> io::Result<Mapped> {
-    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let memory = Mapped::new(PAGES * PAGE, anonymous, -1)?;
-    // SAFETY: our own mapping. Should it be refused, huge pages make the faults few and the answer none.
-    unsafe {
-        libc::madvise(
-            memory.at.as_ptr().cast(),
-            memory.bytes,
-            libc::MADV_NOHUGEPAGE,
-        )
-    };
-    Ok(memory)
-}
-
-/// Memory mapped until this is dropped.
-struct Mapped {
-    at: NonNull<u8>,
-    bytes: usize,
-}
-
-impl Mapped {
-    fn new(bytes: usize, flags: libc::c_int, fd: libc::c_int) -> io::Result<Self> {
-        // SAFETY: a new mapping wherever there is room.
-        let at = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                fd,
-                0,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let at = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { at, bytes })
-    }
-
-    /// Writes one byte of each page. Gives the CPU nanoseconds that it took.
-    fn touch(&self) -> u64 {
-        let began = thread_cpu_ns();
-        for page in (0..self.bytes).step_by(PAGE) {
-            // SAFETY: within our own mapping.
-            unsafe { self.at.as_ptr().add(page).write_volatile(1) };
-        }
-        thread_cpu_ns().saturating_sub(began)
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and used by nobody any more.
-        unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,7 +109,7 @@ mod tests {
             return; // Not permitted: the tests that are run as root measure it too.
         };
         let fault = |rounds: u64| {
-            let touch = |_| new_pages().expect("memory").touch();
+            let touch = |_| new_pages(PAGES).expect("memory").touch();
             (0..rounds).map(touch).sum::<u64>() as f64 / (rounds * PAGES as u64) as f64
         };
         let whole = fault(20);

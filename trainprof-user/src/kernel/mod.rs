@@ -6,11 +6,13 @@ pub mod alloc;
 pub mod aside;
 pub mod btf;
 mod calls;
+mod fault_cost;
 mod fault_edge;
 mod interrupt;
 mod load;
 mod missed;
 mod on_off;
+mod own_pages;
 mod perf;
 pub mod plan;
 mod runs;
@@ -343,6 +345,14 @@ impl Probes {
         if let Some(Err(error)) = self.fault_samples.as_mut().map(|faults| faults.switch(on)) {
             tracing::warn!(%error, "samples of page faults could not be switched");
         }
+    }
+
+    /// Nanoseconds by which a fault takes longer while samples of page faults are on; they must be. `None`: it cannot be told.
+    pub fn fault_cost(&self) -> Option<f64> {
+        let measured = fault_cost::measure(self.fault_samples.as_ref()?);
+        measured
+            .inspect_err(|error| tracing::info!(%error, "what counting page faults costs"))
+            .ok()?
     }
 
     fn set_control(&mut self, word: usize, value: u64) -> Result<(), KernelError> {

@@ -60,21 +60,30 @@ pub fn rates(cpus: usize, seed: u64) -> [u32; 2] {
 
 /// A program that runs at samples of every CPU.
 pub struct Sampled {
-    events: Vec<OwnedFd>,
+    /// With their CPUs.
+    events: Vec<(u32, OwnedFd)>,
     on: bool,
 }
 
 impl Sampled {
-    /// Samples are taken from now on, or not: what is off costs nothing. Needs no privilege.
+    /// Samples are taken from now on, or not. Needs no privilege.
     pub fn switch(&mut self, on: bool) -> io::Result<()> {
         if self.on == on {
             return Ok(());
         }
-        for event in &self.events {
+        for (_, event) in &self.events {
             perf::switch(event, on)?;
         }
         self.on = on;
         Ok(())
+    }
+
+    /// The event of the CPU that this thread is on.
+    pub fn here(&self) -> Option<&OwnedFd> {
+        // SAFETY: no arguments.
+        let cpu = u32::try_from(unsafe { libc::sched_getcpu() }).ok()?;
+        let found = self.events.iter().find(|(of, _)| *of == cpu);
+        found.map(|(_, event)| event)
     }
 }
 
@@ -168,7 +177,7 @@ fn open(ebpf: &mut Ebpf, name: &str, event: perf_sw_ids, period: u64) -> Result<
         // Samples of some CPUs alone would say less than none, since threads move between them: all or nothing.
         let event = perf::open(event, period, Of::Cpu(cpu), |_| {}).map_err(Refused::Event)?;
         perf::set_program(&event, program).map_err(Refused::Event)?;
-        sampled.events.push(event);
+        sampled.events.push((cpu, event));
     }
     sampled.switch(true).map_err(Refused::Event)?;
     Ok(sampled)

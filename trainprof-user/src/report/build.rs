@@ -428,7 +428,10 @@ fn cost(session: &Session) -> Cost {
             .filter(|c| c.counted_ns >= MIN_COUNTED_NS)
             .and_then(|c| Some((c.bpf_ns?, c.host_busy_ns.filter(|busy| *busy > 0)?)))
             .map(|(bpf, busy)| {
-                let works = bpf.saturating_sub(spin_ns.unwrap_or(0));
+                // What the governor knows has what sampling and uprobes take too. Recordings of before may have none of it.
+                let works = bpf
+                    .saturating_sub(spin_ns.unwrap_or(0))
+                    .max(governor.map_or(0, |g| g.probes_ns));
                 round(works as f64 / busy as f64 * 100.0, 3)
             }),
         bpf_ns: cost.and_then(|c| c.bpf_ns),

@@ -3,11 +3,10 @@
 
 use super::jitter::Jitter;
 
-/// What a page fault costs longer while any are sampled, nanoseconds, without the program that runs at samples: the kernel looks
-/// who counts them (`___perf_sw_event`, kernel/events/core.c), 25 as sampled on a training job that decodes pictures.
-pub const FAULT_NS: f64 = 25.0;
-/// They are on all the time at first, for a first verdict.
+/// They are on all the time at first, for a first verdict: for so many intervals, or fewer where they cost more than half of the budget.
 const FIRST: u32 = 10;
+const FIRST_IF_DEAR: u32 = 4;
+const DEAR: f64 = 0.5;
 /// What they may cost of the budget, as a part (0–1).
 const PART: f64 = 0.05;
 /// They are on in one of no more intervals than these.
@@ -23,7 +22,7 @@ pub struct FaultTurns {
     chosen: u32,
     at: u32,
     /// Faults a second, when they were on last.
-    rate: f64,
+    pub rate: f64,
 }
 
 impl FaultTurns {
@@ -49,8 +48,8 @@ impl FaultTurns {
     }
 
     /// An interval of so many seconds is over, in which samples stood for so many faults of that interval; `budget_ns`: what watching may
-    /// cost, nanoseconds a second.
-    pub fn interval(&mut self, seconds: f64, faults: u64, budget_ns: f64) {
+    /// cost, nanoseconds a second; `fault_ns`: by how much longer a fault takes while they are on.
+    pub fn interval(&mut self, seconds: f64, faults: u64, budget_ns: f64, fault_ns: f64) {
         if self.are_on() && seconds > 0.0 {
             self.rate = faults as f64 / seconds;
         }
@@ -60,12 +59,16 @@ impl FaultTurns {
             return;
         }
         self.at = 0;
-        self.every = if self.intervals < FIRST {
+        let cost = self.rate * fault_ns;
+        let first = if cost > DEAR * budget_ns {
+            FIRST_IF_DEAR
+        } else {
+            FIRST
+        };
+        self.every = if self.intervals < first {
             1
         } else {
-            (self.rate * FAULT_NS / (PART * budget_ns).max(1.0))
-                .ceil()
-                .clamp(1.0, MOST) as u32
+            (cost / (PART * budget_ns).max(1.0)).ceil().clamp(1.0, MOST) as u32
         };
         self.chosen = (self.random.number() % u64::from(self.every)) as u32;
     }
@@ -75,6 +78,7 @@ impl FaultTurns {
 mod tests {
     use super::*;
 
+    const FAULT_NS: f64 = 25.0;
     /// 1 % of two CPUs.
     const BUDGET_NS: f64 = 2e7;
 
@@ -85,26 +89,30 @@ mod tests {
         for second in 0..100 {
             assert!(few.are_on());
             assert!(many.are_on() || second >= FIRST);
-            few.interval(1.0, 10_000, BUDGET_NS);
-            many.interval(1.0, 100_000, BUDGET_NS);
+            few.interval(1.0, 10_000, BUDGET_NS, FAULT_NS);
+            many.interval(1.0, 100_000, BUDGET_NS, FAULT_NS);
         }
         assert_eq!(many.every(), 3);
     }
 
     #[test]
     fn what_is_seen_stands_for_all_and_costs_its_part() {
-        for faults in [50_000_u64, 120_000, 10_000_000] {
+        for (faults, first) in [
+            (50_000_u64, FIRST),
+            (120_000, FIRST),
+            (10_000_000, FIRST_IF_DEAR),
+        ] {
             let mut turns = FaultTurns::new(faults);
             let (mut seen, mut on, mut others) = (0, 0, std::collections::BTreeSet::new());
             let seconds = 840;
-            for second in 0..FIRST + seconds {
+            for second in 0..first + seconds {
                 let is_on = turns.are_on();
-                if second >= FIRST && is_on {
+                if second >= first && is_on {
                     seen += faults * u64::from(turns.every());
                     on += 1;
                     others.insert(second % 2);
                 }
-                turns.interval(1.0, if is_on { faults } else { 0 }, BUDGET_NS);
+                turns.interval(1.0, if is_on { faults } else { 0 }, BUDGET_NS, FAULT_NS);
             }
             let told = seen as f64 / (faults * u64::from(seconds)) as f64;
             assert!((told - 1.0).abs() < 0.01, "{faults}: {told}");
@@ -125,7 +133,12 @@ mod tests {
         for second in 0..60 {
             let faults = if second < 30 { 500_000 } else { 100 };
             on += u32::from(second >= 46 && turns.are_on());
-            turns.interval(1.0, if turns.are_on() { faults } else { 0 }, BUDGET_NS);
+            turns.interval(
+                1.0,
+                if turns.are_on() { faults } else { 0 },
+                BUDGET_NS,
+                FAULT_NS,
+            );
         }
         assert_eq!(on, 14, "within two groups of eight");
     }

@@ -25,6 +25,8 @@ const MIN_WALKED: f64 = 1e9;
 /// Functions of Python code that are told, and the least part (0–1) of the samples that one must have.
 const PLACES: usize = 3;
 const MIN_PLACE: f64 = 0.05;
+/// Sets of files that this part (0–1) of the time goes to are where a cause is.
+const NEARLY_ALL: f64 = 0.95;
 /// A job that leaves more CPUs of its own idle is not held back by having few.
 const LEAVES_IDLE: f64 = 0.5;
 
@@ -288,6 +290,9 @@ impl Look<'_> {
 
     /// The places of a cause for a sentence: the largest ones, or all where these hold less than half of it.
     pub fn places(&self, kind: Kind) -> Vec<String> {
+        if self.stands_for_others(kind) {
+            return places(self.session, self.most_used(kind).into_iter());
+        }
         let filesets = self.filesets(kind);
         let most = filesets.first().map_or(0.0, |(_, ns)| *ns);
         let sum = |sets: &[(u32, f64)]| -> f64 { sets.iter().map(|(_, ns)| ns).sum() };
@@ -303,13 +308,55 @@ impl Look<'_> {
     fn sets_of_files(&self, kind: Kind) -> BTreeSet<u32> {
         let told = self.filesets(kind).into_iter().map(|(fileset, _)| fileset);
         let mut told: BTreeSet<u32> = told.collect();
-        if self.trainer.walked.coarse {
+        let stands = self.stands_for_others(kind);
+        if self.trainer.walked.coarse || stands {
             let mount = |fileset: &u32| self.session.filesets.get(fileset)?.mount_point.as_deref();
             let mounts: BTreeSet<&str> = told.iter().filter_map(mount).collect();
-            let all = self.analysis.file_times.keys();
+            // What is written there is another matter.
+            let read = self.analysis.file_times.iter();
+            let read = read.filter(|(_, time)| !stands || time.written_bytes <= time.read_bytes);
+            let all = read.map(|(fileset, _)| fileset);
             told.extend(all.filter(|set| mount(set).is_some_and(|path| mounts.contains(path))));
         }
         told
+    }
+
+    /// Whether most of a cause's time on files went into running: what a thread runs for is put down to the set that it uses most,
+    /// whichever it is.
+    fn stands_for_others(&self, kind: Kind) -> bool {
+        let (mut all, mut ran) = (0.0, 0.0);
+        for share in self.parts(kind).filter(|share| share.detail.fileset != 0) {
+            all += share.ns;
+            let (way, _) = &self.trainer.walked.leaves[share.leaf as usize];
+            if matches!(way.what, What::Run { .. } | What::Runnable { .. }) {
+                ran += share.ns;
+            }
+        }
+        ran * 2.0 > all
+    }
+
+    /// The sets of files that a cause is about which nearly all of the time on them goes to, by the time of each.
+    fn most_used(&self, kind: Kind) -> Vec<u32> {
+        let ns = |fileset: &u32| {
+            let time = self.analysis.file_times.get(fileset);
+            time.map_or(0, |time| time.meta_ns + time.read_ns)
+        };
+        let mut sets: Vec<(u32, u64)> = self
+            .sets_of_files(kind)
+            .into_iter()
+            .map(|fileset| (fileset, ns(&fileset)))
+            .collect();
+        sets.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+        let all: u64 = sets.iter().map(|(_, ns)| ns).sum();
+        let mut before = 0;
+        sets.into_iter()
+            .take_while(|(_, ns)| {
+                let more = (before as f64) < NEARLY_ALL * all as f64 || before == 0;
+                before += ns;
+                more
+            })
+            .map(|(fileset, _)| fileset)
+            .collect()
     }
 
     /// " (served by pid 12: cmd)" where a process outside the job served what was waited for.

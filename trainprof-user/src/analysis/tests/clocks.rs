@@ -678,3 +678,32 @@ fn exchanges_with_a_rank_that_is_not_watched_are_steps() {
     assert_eq!(found.clock, Clock::Collectives);
     assert!((78..=80).contains(&found.spans.len()), "{found:?}");
 }
+
+#[test]
+fn the_rest_of_a_batch_that_comes_late_is_no_step() {
+    // A length, what fits into the pipe, and the rest: before that, in three batches of five, the trainer has no CPU for 4 ms.
+    let (mut tale, neighbour) = (job(1), 900);
+    let mut now = 1.0;
+    for step in 0..200_u32 {
+        stall(&mut tale, now, now + 0.5, 201);
+        now += 0.55;
+        tale.touch(TRAINER, now, Op::Read, Class::Pipe, DATA_PIPE, 64_712);
+        if step * 7 % 5 < 3 {
+            tale.preempted(TRAINER, now + 0.01, now + 4.0, neighbour);
+            now += 4.0;
+        }
+        now += 0.03;
+        tale.touch(TRAINER, now, Op::Read, Class::Pipe, DATA_PIPE, 36_864);
+        now += uneven(step, 30.0);
+    }
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::BatchHandOver);
+    assert!(
+        found.spans.len().abs_diff(199) <= 1,
+        "{}",
+        found.spans.len()
+    );
+    let lengths = found.lengths();
+    let alike = |ns: &&u64| (25_000_000..45_000_000).contains(*ns);
+    assert!(lengths.iter().filter(alike).count() >= 197, "{lengths:?}");
+}

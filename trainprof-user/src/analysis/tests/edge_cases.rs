@@ -539,3 +539,47 @@ fn a_trainer_that_looks_at_many_files_and_reads_none_has_small_files() {
     close(share(&trainer, Kind::SmallFiles), 0.4, "looking at files");
     close(share(&trainer, Kind::Compute), 0.6, "the model");
 }
+
+#[test]
+fn running_for_files_of_many_directories_is_told_of_all_of_them() {
+    // 40 of 100 ms inside newfstatat(2), in eight directories of one mount alike; one more is written to.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .place(1, "kernel", PlaceClass::Kernel)
+        .place(2, "libtorch_cpu.so", PlaceClass::Other);
+    for set in 11..19_u32 {
+        tale.fileset(set, &format!("/data/train/{set}"), "ext4");
+    }
+    tale.fileset(30, "/data/out", "ext4");
+    for sample in 0..400_u32 {
+        let when = f64::from(sample) * 20.0 + 10.0;
+        if sample % 5 < 2 {
+            tale.sample_in(TRAINER, when, 1, 262);
+        } else {
+            tale.sample(TRAINER, when, 2);
+        }
+    }
+    for step in 0..80_u32 {
+        let begin = f64::from(step) * 100.0;
+        for set in 11..19 {
+            tale.ops(TRAINER, begin, Op::Stat, Class::File, set, 500, 0, 5.0);
+        }
+        tale.ops(TRAINER, begin, Op::Write, Class::File, 30, 1, 1000, 0.1);
+    }
+    let mut session = tale.session(8000.0);
+    for fact in session.filesets.values_mut() {
+        fact.mount_point = Some("/".to_owned());
+    }
+    let analysis = analyse(&session);
+    let found = analysis.findings.iter().find(|f| f.kind == "small-files");
+    let found = found.expect("a finding");
+    let rate = found.evidence["lookups_per_s"].as_f64().expect("a rate");
+    close(rate / 40_000.0, 1.0, "all directories");
+    assert!(
+        found
+            .summary
+            .contains("under /data/train (ext4, 8 directories)"),
+        "{}",
+        found.summary
+    );
+}

@@ -70,7 +70,7 @@ pub fn blame(out: &mut Page, report: &Report) -> std::fmt::Result {
         let told = way(&row.path, out.width - 37);
         match rows
             .iter_mut()
-            .find(|(kind, same, ..)| (*kind, &*same) == (row.kind, &told))
+            .find(|(kind, same, ..)| *kind == row.kind && *same == told)
         {
             Some((.., seconds, share)) => {
                 *seconds += row.seconds;

@@ -132,6 +132,18 @@ impl Live {
             self.beside.interrupt_ns = Some(measured.and_then(Result::ok).unwrap_or(0.0));
             tracing::debug!(ns = self.beside.interrupt_ns, "what an interrupt takes");
         }
+        if self.beside.wants_fault_cost() {
+            // Where it cannot be told, it is not tried again.
+            self.beside.fault_ns = Some(
+                self.probes
+                    .fault_cost()
+                    .unwrap_or(super::beside::COUNTED_NS),
+            );
+            tracing::debug!(
+                ns = self.beside.fault_ns,
+                "what counting a page fault takes"
+            );
+        }
         let every = self.beside.faults.every();
         let seconds = interval.to.seconds_since(interval.from);
         self.beside

@@ -613,7 +613,7 @@ fn processes_take_turns_by_what_their_allocators_take() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
     fn no_sequence_of_rates_breaks_a_limit(
         rates in proptest::collection::vec(3.0_f64..7.0, 1..6),
@@ -632,6 +632,8 @@ proptest! {
         }
         let limit = THREAD_SHARE.min(budget) * HORIZON_NS as f64;
         prop_assert!(job.worst() as f64 <= limit, "{} of {limit}", job.worst());
-        prop_assert!(job.overdrawn <= 0.0, "{} after a window", job.overdrawn);
+        // Who begins to do nothing but allocate just when probes go in or are taken away may overdraw the sum by what that takes.
+        let most = if bursts { job.costs.outside_ns as f64 } else { 0.0 };
+        prop_assert!(job.overdrawn <= most, "{} after a window", job.overdrawn);
     }
 }

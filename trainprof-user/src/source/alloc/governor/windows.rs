@@ -94,10 +94,13 @@ impl Governor {
         let limit = self.thread_limit();
         let spent = self.spent_on(chosen.pid, now);
         let planned = if first { PLANNED_FIRST } else { PLANNED };
+        // While probes go in and are taken away no cap ends anything, and the thread may do nothing but allocate.
+        let planned =
+            (planned * limit).min(limit - (costs.outside_ns as f64).max(self.outside_s * 1e9));
         let room = Room {
             thread_limit: limit,
             thread_most: limit - spent,
-            thread_left: planned * limit - spent,
+            thread_left: planned - spent,
             saved: self.saved(),
             outside_s: self.outside_s,
             beside: self.own_ns.max(if first { OWN_FIRST_NS } else { 0.0 }),
