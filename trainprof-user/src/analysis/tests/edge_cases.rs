@@ -515,9 +515,8 @@ fn a_large_file_that_is_slow_to_close_is_no_small_one() {
     assert!(share(&trainer, Kind::SmallFiles) < 0.01);
 }
 
-#[test]
-fn a_trainer_that_looks_at_many_files_and_reads_none_has_small_files() {
-    // 40 of 100 ms inside newfstatat(2) of files that are in the cache.
+/// A trainer with 40 of 100 ms inside newfstatat(2) of files that are in the cache.
+fn looks_at_files() -> Tale {
     let mut tale = Tale::default();
     tale.process(TRAINER, 1)
         .place(1, "kernel", PlaceClass::Kernel)
@@ -530,6 +529,12 @@ fn a_trainer_that_looks_at_many_files_and_reads_none_has_small_files() {
             tale.sample(TRAINER, when, 2);
         }
     }
+    tale
+}
+
+#[test]
+fn a_trainer_that_looks_at_many_files_and_reads_none_has_small_files() {
+    let mut tale = looks_at_files();
     for step in 0..80_u32 {
         let begin = f64::from(step) * 100.0;
         tale.ops(TRAINER, begin, Op::Stat, Class::File, 5, 500, 0, 40.0);
@@ -542,23 +547,12 @@ fn a_trainer_that_looks_at_many_files_and_reads_none_has_small_files() {
 
 #[test]
 fn running_for_files_of_many_directories_is_told_of_all_of_them() {
-    // 40 of 100 ms inside newfstatat(2), in eight directories of one mount alike; one more is written to.
-    let mut tale = Tale::default();
-    tale.process(TRAINER, 1)
-        .place(1, "kernel", PlaceClass::Kernel)
-        .place(2, "libtorch_cpu.so", PlaceClass::Other);
+    // In eight directories of one mount alike; one more is written to.
+    let mut tale = looks_at_files();
     for set in 11..19_u32 {
         tale.fileset(set, &format!("/data/train/{set}"), "ext4");
     }
     tale.fileset(30, "/data/out", "ext4");
-    for sample in 0..400_u32 {
-        let when = f64::from(sample) * 20.0 + 10.0;
-        if sample % 5 < 2 {
-            tale.sample_in(TRAINER, when, 1, 262);
-        } else {
-            tale.sample(TRAINER, when, 2);
-        }
-    }
     for step in 0..80_u32 {
         let begin = f64::from(step) * 100.0;
         for set in 11..19 {
