@@ -27,6 +27,8 @@ fn cost(bpf_ns: Option<u64>, probes_ns: u64, start_ns: Option<u64>) -> Cost {
     }
     session.apply(&Record::Cost(CostSample {
         bpf_ns,
+        counted_ns: SECOND,
+        host_busy_ns: Some(100 * SECOND),
         ..CostSample::default()
     }));
     session.apply(&Record::Governor(GovernorFact {
@@ -63,4 +65,13 @@ fn an_estimate_is_told_from_what_was_counted_and_from_nothing() {
     assert_eq!(told(None, 0), (budget, None, false));
     // Counted, and there was nothing.
     assert_eq!(told(Some(0), 0), (budget, Some(0.01), false));
+}
+
+#[test]
+fn what_sampling_takes_slows_down_too() {
+    // Recordings of before tell nothing of it.
+    for (probes_ns, percent) in [(3 * SECOND, 3.0), (0, 1.0)] {
+        let told = cost(Some(SECOND), probes_ns, None).slowdown_estimate_pct;
+        assert_eq!(told, Some(percent), "{probes_ns}");
+    }
 }

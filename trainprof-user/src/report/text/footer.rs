@@ -99,7 +99,7 @@ fn parts(cost: &Cost, job_cpu_s: f64) -> String {
     let mut parts = Vec::new();
     if let Some(percent) = cost.slowdown_estimate_pct {
         parts.push(format!(
-            "probes {percent:.2} % of the CPU time that the host used"
+            "probes and samples {percent:.2} % of the CPU time that the host used"
         ));
     } else if cost.estimated {
         parts.push("the probes' part is an estimate".to_owned());
@@ -193,7 +193,10 @@ mod tests {
             "{over}"
         );
         let within = parts(&cost(0.008), 20.0);
-        assert!(within.contains("(budget 1.0 %): probes 0.42 %"), "{within}");
+        assert!(
+            within.contains("(budget 1.0 %): probes and samples 0.42 %"),
+            "{within}"
+        );
     }
 
     #[test]
