@@ -96,7 +96,7 @@ fn by_requests(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Epochs> {
         return None;
     }
     let requests = requests(facts, cast, scene.locks);
-    let mut taken: Vec<u64> = hand_overs(facts, |tid| facts.pid(tid) == Some(cast.trainer))
+    let mut taken: Vec<u64> = hand_overs(facts, cast, |tid| facts.pid(tid) == Some(cast.trainer))
         .into_values()
         .flatten()
         .collect();

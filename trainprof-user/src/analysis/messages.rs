@@ -1,4 +1,4 @@
-//! Messages through pipes between the trainer and its workers: batches that it took, and its asking for more.
+//! Messages through pipes and sockets between the trainer and its workers: batches that it took, and its asking for more.
 
 use std::collections::BTreeMap;
 
@@ -39,27 +39,56 @@ const MOSTLY_TOLD: f64 = 0.75;
 const WORD_BYTES: u64 = 160;
 const SHORT: f64 = 0.5;
 
-/// Messages that some threads took from pipes, by pipe.
-pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<u64>> {
-    let mut out = BTreeMap::<u64, Vec<u64>>::new();
-    let own = written(facts, &by);
+/// What messages come and go through: a pipe, or one end of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Channel {
+    class: u8,
+    inode: u64,
+}
+
+impl Channel {
+    fn of(object: &ObjectFact) -> Self {
+        Self {
+            class: object.class,
+            inode: object.id,
+        }
+    }
+
+    /// Nobody reads there what the same end wrote.
+    fn is_duplex(self) -> bool {
+        self.class == Class::Socket as u8
+    }
+}
+
+/// Whether messages between the trainer and its workers may go through an object: pipes, which nobody but processes fill, and sockets on
+/// which the trainer waited for workers.
+fn carries(cast: &Cast, object: &ObjectFact) -> bool {
+    object.class == Class::Pipe as u8
+        || object.class == Class::Socket as u8 && cast.sockets.contains(&object.id)
+}
+
+/// Messages that some threads of the trainer took, by what they came through.
+pub fn hand_overs(
+    facts: &Facts,
+    cast: &Cast,
+    by: impl Fn(u32) -> bool,
+) -> BTreeMap<Channel, Vec<u64>> {
+    let mut out = BTreeMap::<Channel, Vec<u64>>::new();
+    let own = written(facts, cast, &by);
     let mut writes: Vec<u64> = own.values().flatten().copied().collect();
     writes.sort_unstable();
     for (tid, touches) in facts.touching_threads() {
         if !by(tid) {
             continue;
         }
-        let mut reads = BTreeMap::<u64, Vec<(u64, u64)>>::new();
+        let mut reads = BTreeMap::<Channel, Vec<(u64, u64)>>::new();
         for touch in touches {
-            if touch.op == Op::Read.number()
-                && touch.object.class == Class::Pipe as u8
-                && touch.bytes > 0
-            {
-                let of_pipe = reads.entry(touch.object.id).or_default();
-                of_pipe.push((touch.at.0, touch.bytes));
+            if touch.op == Op::Read.number() && touch.bytes > 0 && carries(cast, &touch.object) {
+                let of_channel = reads.entry(Channel::of(&touch.object)).or_default();
+                of_channel.push((touch.at.0, touch.bytes));
             }
         }
-        for (pipe, reads) in reads {
+        for (channel, reads) in reads {
             let times: Vec<u64> = reads.iter().map(|(at, _)| *at).collect();
             let ran = own_times(facts, tid, &times);
             let reads: Vec<Read> = reads
@@ -67,7 +96,7 @@ pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<
                 .zip(ran)
                 .map(|((at, bytes), own)| Read { at, bytes, own })
                 .collect();
-            out.entry(pipe)
+            out.entry(channel)
                 .or_default()
                 .extend(messages(&reads, &writes));
         }
@@ -76,32 +105,33 @@ pub fn hand_overs(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<
         times.sort_unstable();
     }
     // What they write themselves comes from nobody else.
-    out.retain(|pipe, times| {
-        times.len() >= 2 && own.get(pipe).is_none_or(|own| own.len() * 2 < times.len())
+    out.retain(|channel, times| {
+        let others = |own: &Vec<u64>| channel.is_duplex() || own.len() * 2 < times.len();
+        times.len() >= 2 && own.get(channel).is_none_or(others)
     });
     out
 }
 
-/// Whether an object is one of these pipes.
-pub(super) fn is_one_of(object: &ObjectFact, pipes: &[u64]) -> bool {
-    object.class == Class::Pipe as u8 && pipes.contains(&object.id)
+/// Whether an object is one of these channels.
+pub(super) fn is_one_of(object: &ObjectFact, channels: &[Channel]) -> bool {
+    channels.contains(&Channel::of(object))
 }
 
-/// Whether a call read from one of these pipes.
-pub(super) fn reads(touch: &TouchFact, pipes: &[u64]) -> bool {
-    touch.op == Op::Read.number() && is_one_of(&touch.object, pipes)
+/// Whether a call read from one of these channels.
+pub(super) fn reads(touch: &TouchFact, channels: &[Channel]) -> bool {
+    touch.op == Op::Read.number() && is_one_of(&touch.object, channels)
 }
 
-/// When one thread's reads on these pipes returned, without what came right behind its length.
-pub(super) fn began(touches: &[TouchFact], pipes: &[u64]) -> Vec<u64> {
-    let mut lengths = BTreeMap::<u64, u64>::new();
+/// When one thread's reads on these channels returned, without what came right behind its length.
+pub(super) fn began(touches: &[TouchFact], channels: &[Channel]) -> Vec<u64> {
+    let mut lengths = BTreeMap::<Channel, u64>::new();
     let mut out = Vec::new();
-    for touch in touches.iter().filter(|touch| reads(touch, pipes)) {
-        let (pipe, at) = (touch.object.id, touch.at.0);
+    for touch in touches.iter().filter(|touch| reads(touch, channels)) {
+        let (channel, at) = (Channel::of(&touch.object), touch.at.0);
         if touch.bytes <= LENGTH_BYTES {
-            lengths.insert(pipe, at);
+            lengths.insert(channel, at);
         } else if lengths
-            .remove(&pipe)
+            .remove(&channel)
             .is_some_and(|length| at - length <= ONE_MESSAGE_NS)
         {
             continue;
@@ -111,11 +141,11 @@ pub(super) fn began(touches: &[TouchFact], pipes: &[u64]) -> Vec<u64> {
     out
 }
 
-/// When one thread began to take each message on these pipes that begins with its length, and when it had all of it: it did
+/// When one thread began to take each message on these channels that begins with its length, and when it had all of it: it did
 /// next to nothing until then.
-pub(super) fn taken_from_to(facts: &Facts, tid: u32, pipes: &[u64]) -> Vec<(u64, u64)> {
+pub(super) fn taken_from_to(facts: &Facts, tid: u32, channels: &[Channel]) -> Vec<(u64, u64)> {
     let touches = facts.touches(tid).iter();
-    let reads: Vec<&TouchFact> = touches.filter(|touch| reads(touch, pipes)).collect();
+    let reads: Vec<&TouchFact> = touches.filter(|touch| reads(touch, channels)).collect();
     let times: Vec<u64> = reads.iter().map(|read| read.at.0).collect();
     let own = own_times(facts, tid, &times);
     let mut out: Vec<(u64, u64)> = Vec::new();
@@ -132,20 +162,24 @@ pub(super) fn taken_from_to(facts: &Facts, tid: u32, pipes: &[u64]) -> Vec<(u64,
     out
 }
 
-/// When some threads wrote on each pipe.
-fn written(facts: &Facts, by: impl Fn(u32) -> bool) -> BTreeMap<u64, Vec<u64>> {
-    let mut out = BTreeMap::<u64, Vec<u64>>::new();
+/// When some threads wrote on each channel.
+fn written(facts: &Facts, cast: &Cast, by: impl Fn(u32) -> bool) -> BTreeMap<Channel, Vec<u64>> {
+    let mut out = BTreeMap::<Channel, Vec<u64>>::new();
     for (_, touches) in facts.touching_threads().filter(|(tid, _)| by(*tid)) {
-        for touch in touches {
-            if touch.op == Op::Write.number() && touch.object.class == Class::Pipe as u8 {
-                out.entry(touch.object.id).or_default().push(touch.at.0);
-            }
+        for touch in touches.iter().filter(|touch| writes(touch, cast)) {
+            let channel = Channel::of(&touch.object);
+            out.entry(channel).or_default().push(touch.at.0);
         }
     }
     out
 }
 
-/// A read from a pipe: when it returned, with how much, and how long its thread had run until then, but for a constant (ns).
+/// Whether a call of the trainer wrote what may be a message to a worker.
+fn writes(touch: &TouchFact, cast: &Cast) -> bool {
+    touch.op == Op::Write.number() && carries(cast, &touch.object)
+}
+
+/// A read from a channel: when it returned, with how much, and how long its thread had run until then, but for a constant (ns).
 #[derive(Clone, Copy)]
 struct Read {
     at: u64,
@@ -153,9 +187,9 @@ struct Read {
     own: u64,
 }
 
-/// When messages began, of one thread's reads on one pipe. Where most of what it reads are pieces of large messages, these are the
+/// When messages began, of one thread's reads on one channel. Where most of what it reads are pieces of large messages, these are the
 /// batches, and however long their pieces take to come, they are one each: until the thread does something with them. Else what is
-/// only a word is left out; `writes`: when its process wrote on any pipe.
+/// only a word is left out; `writes`: when its process wrote on any channel.
 fn messages(reads: &[Read], writes: &[u64]) -> Vec<u64> {
     let is_piece = |bytes: u64| bytes.is_multiple_of(PIECE_BYTES);
     let pieces = reads.iter().filter(|read| is_piece(read.bytes)).count();
@@ -231,7 +265,7 @@ fn without_words(messages: &[(u64, u64)], writes: &[u64]) -> Vec<u64> {
     out
 }
 
-/// Writes of the trainer's own threads, other than those that make batches, on pipes: each at the time when the step thread
+/// Writes of the trainer's own threads, other than those that make batches, on channels: each at the time when the step thread
 /// asked for it.
 pub fn requests(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<u64> {
     let mut out = Vec::new();
@@ -241,9 +275,7 @@ pub fn requests(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<u64> {
         }
         let writes: Vec<u64> = touches
             .iter()
-            .filter(|touch| {
-                touch.op == Op::Write.number() && touch.object.class == Class::Pipe as u8
-            })
+            .filter(|touch| writes(touch, cast))
             .map(|touch| touch.at.0)
             .collect();
         out.extend(when_asked(facts, cast, locks, tid, writes));
@@ -285,7 +317,7 @@ fn when_asked(facts: &Facts, cast: &Cast, locks: &Locks, tid: u32, writes: Vec<u
 mod tests {
     use trainprof_common::op::{Class, Op};
 
-    use super::{Read, began, messages};
+    use super::{Channel, Read, began, messages};
     use crate::{
         record::fact::{ObjectFact, TouchFact},
         time::KtimeNs,
@@ -401,8 +433,12 @@ mod tests {
         ]
         .map(read);
         let at = [MS, MS + 60, 9 * MS, 12 * MS, 20 * MS];
-        assert_eq!(began(&reads, &[7]), at);
-        assert!(began(&reads, &[8]).is_empty());
+        let of = |inode: u64| Channel {
+            class: Class::Pipe as u8,
+            inode,
+        };
+        assert_eq!(began(&reads, &[of(7)]), at);
+        assert!(began(&reads, &[of(8)]).is_empty());
     }
 
     #[test]

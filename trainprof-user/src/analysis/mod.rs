@@ -25,6 +25,7 @@ pub mod helpers;
 mod hidden;
 pub mod idle;
 pub mod kind;
+mod loaders;
 pub mod locks;
 pub mod memory;
 pub mod messages;

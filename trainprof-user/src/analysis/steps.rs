@@ -12,11 +12,12 @@ use super::{
     clock::{MIN_STEPS, build},
     collectives::collectives,
     facts::Facts,
+    loaders::training_only,
     locks::lock_of,
-    messages::{began, hand_overs, is_one_of, reads, requests, taken_from_to},
+    messages::{Channel, began, hand_overs, is_one_of, reads, requests, taken_from_to},
     multiples::filled,
     phases::renewals,
-    pieces::{whole_batches, whole_from_helper},
+    pieces::{one_from_each, whole_batches, whole_from_helper},
     polling::is_polled,
     pulse::{Pulse, pulse},
     put_aside::spread,
@@ -29,13 +30,6 @@ use super::{
     walk::Walked,
 };
 use crate::{record::fact::GpuCallKind, session::kind::WaitKind};
-
-/// Loaders whose usual steps differ by this factor serve different phases: training and evaluation.
-const OTHER_PHASE: f64 = 1.4;
-/// Where a loader's messages are so many times their usual distance apart, the rest of that time is another phase's.
-const PAUSE: u64 = 8;
-/// An evaluation follows each of so many epochs at least.
-const TURNS: usize = 4;
 
 /// What lasts so many times the usual length is several steps.
 const SEVERAL: f64 = 1.7;
@@ -124,14 +118,14 @@ fn from_polling(facts: &Facts, cast: &Cast) -> Option<Steps> {
     Some(build(facts, Clock::BatchHandOver, apart(times), None))
 }
 
-/// Batches from worker processes: asked for by a write on a pipe, handed over by a message on another.
+/// Batches from worker processes: asked for by a write on a channel, handed over by a message on another, or on the same socket.
 fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     if cast.workers.is_empty() {
         return None;
     }
-    let handed = hand_overs(facts, |tid| facts.pid(tid) == Some(cast.trainer));
+    let handed = hand_overs(facts, cast, |tid| facts.pid(tid) == Some(cast.trainer));
     let requests = requests(facts, cast, scene.locks);
-    let (pipes, taken) = training_only(handed);
+    let (channels, taken) = training_only(handed.clone());
     if taken.len() < MIN_STEPS {
         return None;
     }
@@ -140,11 +134,15 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
     let itself = facts
         .touches(cast.step_tid)
         .iter()
-        .any(|touch| reads(touch, &pipes));
-    let asked = |steps: Steps| {
-        let mut steps = from_asking(facts, cast, &pipes, steps);
+        .any(|touch| reads(touch, &channels));
+    let begun = |steps: Steps| {
+        let mut steps = from_asking(facts, cast, &channels, steps);
         drop_unnoted(facts, cast, &mut steps);
         from_renewal(&mut steps.spans, &renewals);
+        steps
+    };
+    let asked = |steps: Steps| {
+        let mut steps = begun(steps);
         if steps.clock == Clock::BatchHandOver && itself {
             let without = [walked.stalls.clone(), renewals.clone()].concat();
             let epochs: Vec<u64> = renewals.iter().map(|(from, _)| *from).collect();
@@ -152,6 +150,9 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
         }
         steps
     };
+    if itself && let Some(whole) = one_from_each(facts, cast, &handed) {
+        return Some(begun(build(facts, Clock::BatchHandOver, whole, None)));
+    }
     // Each message is a batch, also where nothing is left to ask for.
     if itself && !renewals.is_empty() {
         return Some(asked(build(facts, Clock::BatchHandOver, taken, None)));
@@ -183,28 +184,28 @@ fn from_workers(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> O
             Some(taken.len()),
         )));
     }
-    if !itself && let Some(whole) = whole_from_helper(facts, cast, scene.locks, &pipes, &taken) {
+    if !itself && let Some(whole) = whole_from_helper(facts, cast, scene.locks, &channels, &taken) {
         return Some(asked(build(facts, Clock::BatchHandOver, whole, None)));
     }
     let one_after_another = cast.makers.len() == 1;
-    let whole = one_after_another.then(|| whole_batches(facts, cast, &pipes, &taken));
+    let whole = one_after_another.then(|| whole_batches(facts, cast, &channels, &taken));
     let taken = whole.flatten().unwrap_or(taken);
     Some(asked(build(facts, Clock::BatchHandOver, taken, None)))
 }
 
-/// Moves each step's beginning to where the step thread began to wait for its batch on one of the pipes, or to read it: when it
+/// Moves each step's beginning to where the step thread began to wait for its batch on one of the channels, or to read it: when it
 /// has the batch it asks for another, so that waiting and reading would count to the step before.
-fn from_asking(facts: &Facts, cast: &Cast, pipes: &[u64], steps: Steps) -> Steps {
-    let taken = began(facts.touches(cast.step_tid), pipes);
+fn from_asking(facts: &Facts, cast: &Cast, channels: &[Channel], steps: Steps) -> Steps {
+    let taken = began(facts.touches(cast.step_tid), channels);
     let mut waits: Vec<u64> = facts
         .items(cast.step_tid)
         .iter()
-        .filter(|item| is_one_of(&item.object, pipes))
+        .filter(|item| is_one_of(&item.object, channels))
         .map(|item| item.from)
         .chain(taken)
         .collect();
     waits.sort_unstable();
-    let messages = taken_from_to(facts, cast.step_tid, pipes);
+    let messages = taken_from_to(facts, cast.step_tid, channels);
     let begin = |before: u64, at: u64| {
         // It may wait for the rest of what it has begun to take.
         let begun = messages.partition_point(|message| message.0 <= before);
@@ -252,90 +253,6 @@ fn from_renewal(spans: &mut [(u64, u64)], renewals: &[(u64, u64)]) {
         if let Some(next) = spans.get_mut(at + 1).filter(|next| next.0 == to) {
             next.0 = renewal.0;
         }
-    }
-}
-
-/// Leaves out loaders that serve another phase: their steps are of another length and they take less time. What is left:
-/// pipes, and times of the messages on them.
-fn training_only(by_pipe: BTreeMap<u64, Vec<u64>>) -> (Vec<u64>, Vec<u64>) {
-    let mut loaders: Vec<Loader> = by_pipe
-        .into_iter()
-        .map(|(pipe, times)| {
-            let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
-            gaps.sort_unstable();
-            let usual = gaps.get(gaps.len() / 2).copied().unwrap_or(0).max(1);
-            Loader {
-                pipe,
-                usual,
-                length: gaps.iter().map(|gap| (*gap).min(PAUSE * usual)).sum(),
-                times,
-            }
-        })
-        .collect();
-    loaders.sort_by_key(|loader| loader.usual);
-    let split = (1..loaders.len()).find(|at| {
-        let (quick, slow) = loaders.split_at(*at);
-        let jump = OTHER_PHASE * quick[quick.len() - 1].usual as f64;
-        slow[0].usual as f64 >= jump && differ_in_pairs(quick, slow) && come_in_turn(quick, slow)
-    });
-    if let Some(at) = split {
-        let slow = loaders.split_off(at);
-        if time_of(&loaders) <= time_of(&slow) {
-            loaders = slow;
-        }
-    }
-    let pipes = loaders.iter().map(|loader| loader.pipe).collect();
-    let mut out: Vec<u64> = loaders
-        .into_iter()
-        .flat_map(|loader| loader.times)
-        .collect();
-    out.sort_unstable();
-    (pipes, out)
-}
-
-/// Whether two steps together take longer in one group too: where two workers are done at the same time short and long ones take
-/// turns, and the middle one is either.
-fn differ_in_pairs(quick: &[Loader], slow: &[Loader]) -> bool {
-    let longest = quick.iter().map(Loader::pair).max().unwrap_or(0);
-    let least = slow.iter().map(Loader::pair).min().unwrap_or(0);
-    least as f64 >= OTHER_PHASE * longest as f64
-}
-
-/// Whether two groups of loaders may be two phases: these take turns, so where each turn has a loader of its own both groups have
-/// about as many, and a loader that persists lasts. Else one of many loaders was out of line.
-fn come_in_turn(a: &[Loader], b: &[Loader]) -> bool {
-    let rare = |a: &[Loader], b: &[Loader]| {
-        a.len() * TURNS < b.len() && time_of(a) * (TURNS as u64) < time_of(b)
-    };
-    !rare(a, b) && !rare(b, a)
-}
-
-fn time_of(group: &[Loader]) -> u64 {
-    group.iter().map(|loader| loader.length).sum()
-}
-
-/// Messages that came through one pipe.
-struct Loader {
-    pipe: u64,
-    /// Time between two of them, and of all of them without what is another phase's, ns.
-    usual: u64,
-    length: u64,
-    times: Vec<u64>,
-}
-
-impl Loader {
-    /// Time from one message to the one after the next, where nothing else comes between.
-    fn pair(&self) -> u64 {
-        let mut pairs: Vec<u64> = self
-            .times
-            .windows(3)
-            .map(|three| three[2] - three[0])
-            .collect();
-        pairs.sort_unstable();
-        pairs
-            .get(pairs.len() / 4)
-            .copied()
-            .unwrap_or(self.usual * 2)
     }
 }
 
@@ -448,83 +365,4 @@ fn from_collectives(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) 
     let times = one_by_one(facts, cast.step_tid, &times)
         .unwrap_or_else(|| apart_by_work(facts, cast.step_tid, &apart(times)));
     (times.len() >= MIN_STEPS).then(|| build(facts, Clock::Collectives, times, None))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Loaders with five messages each, so many ms apart.
-    fn loaders(gaps: &[u64]) -> BTreeMap<u64, Vec<u64>> {
-        let mut now = 0;
-        let one = |(pipe, gap): (usize, &u64)| {
-            now += 100_000_000;
-            let times = (0..5).map(|n| now + n * gap * 1_000_000).collect();
-            (pipe as u64, times)
-        };
-        gaps.iter().enumerate().map(one).collect()
-    }
-
-    #[test]
-    fn one_loader_of_many_that_is_out_of_line_is_no_other_phase() {
-        let mut gaps = [20; 30];
-        (gaps[7], gaps[20]) = (1, 60);
-        let (pipes, taken) = training_only(loaders(&gaps));
-        assert_eq!((pipes.len(), taken.len()), (30, 150));
-    }
-
-    #[test]
-    fn steps_that_come_in_pairs_are_one_phase() {
-        // Two workers that are done at the same time: 8 ms after one step, 78 after the next.
-        let pairs = |begin: u64, odd: u64| -> Vec<u64> {
-            let gap = |n: u64| if n % 2 == odd { 8 } else { 78 };
-            (0..41)
-                .scan(begin, |at, n| {
-                    *at += gap(n) * 1_000_000;
-                    Some(*at)
-                })
-                .collect()
-        };
-        let mut both = BTreeMap::new();
-        both.insert(1, pairs(0, 0));
-        both.insert(2, pairs(4_000_000_000, 1)[..40].to_vec());
-        both.insert(3, pairs(8_000_000_000, 0)[..40].to_vec());
-        assert_eq!(training_only(both).1.len(), 121);
-    }
-
-    #[test]
-    fn phases_that_take_turns_are_told_apart() {
-        // Three epochs to an evaluation, which is quicker.
-        let gaps: Vec<u64> = (0..32).map(|n| if n % 4 == 3 { 8 } else { 20 }).collect();
-        let (pipes, taken) = training_only(loaders(&gaps));
-        assert_eq!((pipes.len(), taken.len()), (24, 120));
-        // An evaluation whose loader persists, among loaders made anew for each epoch.
-        let mut mixed = loaders(&[20; 30]);
-        mixed.insert(
-            99,
-            (0..60)
-                .map(|n| n * 50_000_000 + n % 3 * 8_000_000)
-                .collect(),
-        );
-        let (pipes, _) = training_only(mixed);
-        assert_ne!(pipes.len(), 31);
-    }
-
-    #[test]
-    fn an_evaluation_that_begins_and_ends_the_watch_is_not_the_longer_phase() {
-        // Both loaders persist: 15 batches of 8 ms after each 60 of 20 ms.
-        let (mut now, mut both) = (0, BTreeMap::<u64, Vec<u64>>::new());
-        for (phase, count, ms) in [(2, 15, 8), (1, 60, 20)]
-            .repeat(5)
-            .into_iter()
-            .chain([(2, 15, 8)])
-        {
-            for _ in 0..count {
-                now += ms * 1_000_000;
-                both.entry(phase).or_default().push(now);
-            }
-        }
-        let (pipes, taken) = training_only(both);
-        assert_eq!((pipes, taken.len()), (vec![1], 300));
-    }
 }

@@ -71,7 +71,7 @@ pub fn taken(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<u64> {
 
 /// When a step thread read messages that bring batches, in order.
 fn read(facts: &Facts, cast: &Cast) -> Vec<u64> {
-    let messages = hand_overs(facts, |tid| tid == cast.step_tid);
+    let messages = hand_overs(facts, cast, |tid| tid == cast.step_tid);
     let mut out: Vec<u64> = messages.into_values().flatten().collect();
     out.sort_unstable();
     out

@@ -118,3 +118,57 @@ fn a_step_thread_that_waits_for_a_helper_now_and_then_takes_a_batch_with_each_me
     let count = steps.spans.len();
     assert!(count.abs_diff(400) <= 8, "{count} by {:?}", steps.clock);
 }
+
+/// Three processes that the trainer asks and waits for in each step, each through a socket of its own; it works for 5 ms when it has what
+/// all of them sent, or for 2 ms after each.
+fn asked_together(after_each: bool) -> Tale {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    let workers = [201, 202, 203];
+    for worker in workers {
+        tale.process(worker, TRAINER);
+    }
+    let mut now = 0.0;
+    for step in 0..400 {
+        for worker in workers.into_iter().filter(|_| !after_each) {
+            tale.touch(
+                TRAINER,
+                now,
+                Op::Write,
+                Class::Socket,
+                u64::from(worker),
+                60,
+            );
+        }
+        for worker in workers {
+            let socket = u64::from(worker);
+            let from = now;
+            now += uneven(step * 3 + worker, 2.0);
+            tale.wait(
+                TRAINER,
+                from,
+                now,
+                READ,
+                On::Socket(socket),
+                By::Thread(worker),
+            )
+            .touch(TRAINER, now, Op::Read, Class::Socket, socket, 4);
+            now += if after_each { 2.0 } else { 0.02 };
+        }
+        now += if after_each { 0.0 } else { 5.0 };
+    }
+    tale
+}
+
+#[test]
+fn what_several_processes_send_for_one_step_is_one_batch() {
+    let found = steps(&asked_together(false), 4600.0).expect("a clock");
+    assert_eq!(found.clock, Clock::BatchHandOver);
+    assert!(found.spans.len().abs_diff(400) <= 2);
+    let apart = steps(&asked_together(true), 5000.0).expect("a clock");
+    assert!(
+        apart.spans.len().abs_diff(1200) <= 6,
+        "{}",
+        apart.spans.len()
+    );
+}
