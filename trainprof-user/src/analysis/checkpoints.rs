@@ -7,10 +7,11 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     cast::Cast,
-    facts::Facts,
+    facts::{Facts, is_on_purpose},
     helpers::{Helpers, Task},
     running::{Call, call},
     spans::{union, without},
+    timeline::Item,
 };
 use crate::{
     record::fact::TouchFact,
@@ -232,7 +233,7 @@ fn openings(facts: &Facts, tid: u32) -> Vec<u64> {
 }
 
 /// When a thread that began to write at `from` began to wait for the file to be opened: what it held before is cut off then, and
-/// may have to be written first.
+/// may have to be written first. What it computed since then without waiting for anybody is what it wrote: compressed, say.
 fn from_opening(facts: &Facts, tid: u32, from: u64) -> u64 {
     let touches = facts.touches(tid);
     let before = touches.partition_point(|touch| touch.at.0 <= from);
@@ -241,18 +242,40 @@ fn from_opening(facts: &Facts, tid: u32, from: u64) -> u64 {
         .enumerate()
         .rev()
         .take(LOOKED_AT)
-        .take_while(|(_, touch)| from - touch.at.0 <= WRITES_APART_NS)
         .find(|(n, touch)| is_open(touch) && is_written(&touches[n + 1..], touch.object.id))
-        .map(|(_, touch)| touch.at.0);
-    let Some(opened) = opened else {
+        .map(|(n, touch)| (touch.at.0, &touches[n + 1..before]));
+    let Some((opened, since)) = opened else {
         return from;
     };
+    let apart = from - opened > WRITES_APART_NS;
+    if apart && !is_alone(facts, tid, (opened, from), since) {
+        return from;
+    }
+    if apart {
+        return opened;
+    }
     let items = facts.items(tid);
     let waited = items[..items.partition_point(|item| item.from < opened)].last();
     waited
         .filter(|item| item.kind() == WaitKind::File && call(item.nr) == Call::Meta)
         .filter(|item| opened.saturating_sub(item.to) <= WRITES_APART_NS)
         .map_or(from, |item| item.from)
+}
+
+/// Whether a thread that opened a file did nothing but compute until it began to write: it took nothing in, and no other process
+/// handed it anything. `calls`: its calls meanwhile.
+fn is_alone(facts: &Facts, tid: u32, (from, to): (u64, u64), calls: &[TouchFact]) -> bool {
+    let is_memory = |touch: &TouchFact| touch.object.class == Class::Memory as u8;
+    let is_write = |touch: &TouchFact| touch.op == Op::Write.number() && touch.at.0 >= to;
+    let items = facts.items(tid);
+    let meanwhile = &items[items.partition_point(|item| item.from < from)..];
+    let handed =
+        |item: &Item| is_on_purpose(item.waker.kind) && facts.pid(item.waker.tid) != facts.pid(tid);
+    calls.iter().all(|call| is_memory(call) || is_write(call))
+        && !meanwhile
+            .iter()
+            .take_while(|item| item.from < to)
+            .any(handed)
 }
 
 /// Writes close together.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{facts::Facts, running::yielding};
+use super::{facts::Facts, spinning::spinning};
 use crate::{env::host::cpu_list, session::Session};
 
 /// CPU time beside what was walked may make a job seem to use a little more than it may.
@@ -20,7 +20,7 @@ pub fn cpu_ns(facts: &Facts, of: impl Fn(u32) -> bool) -> f64 {
         .sum()
 }
 
-/// CPU time that threads of the job, but for `without`, spent on giving the CPU up again and again in what can be walked, ns.
+/// CPU time that threads of the job, but for `without`, spent on waiting for others on the CPU in what can be walked, ns.
 pub fn spun_ns(facts: &Facts, without: &BTreeSet<u32>) -> f64 {
     facts
         .session
@@ -28,7 +28,7 @@ pub fn spun_ns(facts: &Facts, without: &BTreeSet<u32>) -> f64 {
         .segments()
         .flat_map(|segment| &segment.residuals)
         .filter(|(tid, _)| !without.contains(tid))
-        .map(|(tid, residual)| residual.run_ns as f64 * yielding(facts.samples(*tid)))
+        .map(|(tid, residual)| residual.run_ns as f64 * spinning(facts, *tid))
         .sum()
 }
 

@@ -286,11 +286,17 @@ impl<'a> Python<'a> {
     /// empty where that is less than `least` (0–1) of its time on a CPU, or where it was seen too little.
     pub fn input(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
         let is_input = |stack: u32| self.doing.get(&stack) == Some(&Doing::Input);
-        self.stretches(pid, least, is_input)
+        self.stretches(pid, least, &[], is_input)
     }
 
-    /// Stretches in which a process's main thread had such a stack.
-    fn stretches(&self, pid: u32, least: f64, is_input: impl Fn(u32) -> bool) -> Vec<(u64, u64)> {
+    /// Stretches in which a process's main thread had such a stack. None reaches over one of these times (sorted).
+    fn stretches(
+        &self,
+        pid: u32,
+        least: f64,
+        ends: &[u64],
+        is_input: impl Fn(u32) -> bool,
+    ) -> Vec<(u64, u64)> {
         let samples = self.running(pid);
         let count = samples.iter().filter(|(_, stack)| is_input(*stack)).count();
         if samples.len() < MIN_SAMPLES || (count as f64) < least * samples.len() as f64 {
@@ -301,9 +307,13 @@ impl<'a> Python<'a> {
             let before = n.checked_sub(1).map_or(0, |n| samples[n].0);
             let after = samples.get(n + 1).map_or(u64::MAX, |sample| sample.0);
             let reach = |gap: u64| (gap / 2).min(REACH_NS);
+            let next = ends.partition_point(|end| *end <= at);
+            let last = next.checked_sub(1).map_or(0, |n| ends[n]);
+            let next = ends.get(next).copied().unwrap_or(u64::MAX);
             (
-                at.saturating_sub(reach(at.saturating_sub(before))),
-                at.saturating_add(reach(after.saturating_sub(at))),
+                at.saturating_sub(reach(at.saturating_sub(before)))
+                    .max(last),
+                at.saturating_add(reach(after.saturating_sub(at))).min(next),
             )
         };
         union(

@@ -156,9 +156,13 @@ pub fn split_of<'a>(session: &Session, samples: impl Iterator<Item = &'a SampleF
                 &mut split.allocator
             }
             (PlaceClass::GpuDriver, _) => &mut split.gpu_driver,
-            (PlaceClass::Other | PlaceClass::Python, NR_FAULT) => &mut split.fault,
-            (PlaceClass::Other, _) if decodes(session, sample.place) => &mut split.decoders,
-            (PlaceClass::Other | PlaceClass::Python, _) => &mut split.user,
+            (PlaceClass::Other | PlaceClass::Spinning | PlaceClass::Python, NR_FAULT) => {
+                &mut split.fault
+            }
+            (PlaceClass::Other | PlaceClass::Spinning, _) if decodes(session, sample.place) => {
+                &mut split.decoders
+            }
+            (PlaceClass::Other | PlaceClass::Spinning | PlaceClass::Python, _) => &mut split.user,
         };
         *share += 1.0;
     }

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use trainprof_common::arch;
+
 use super::{cast::Cast, facts::Facts, running::yielding, spans::union, timeline::Item};
+use crate::record::touch::{PlaceClass, SampleFact};
 
 /// Fewer samples than this say nothing about a stretch.
 const MIN_SAMPLES: usize = 25;
@@ -42,7 +45,7 @@ pub fn spun(facts: &Facts, cast: &Cast, windows: &[(u64, u64)]) -> Option<Spun> 
         let first = all.partition_point(|sample| sample.at.0 < *from);
         for sample in all[first..].iter().take_while(|sample| sample.at.0 < *to) {
             seen += 1;
-            if !in_runtime(facts, sample.place) {
+            if !waits_here(facts, sample.place) {
                 continue;
             }
             let late = mates
@@ -73,14 +76,15 @@ pub fn spun(facts: &Facts, cast: &Cast, windows: &[(u64, u64)]) -> Option<Spun> 
 /// A thread with so much (0–1) of its running spent on looking for work mostly does nothing else.
 const MOSTLY: f64 = 0.5;
 
-/// Threads of the trainer, no producers, that mostly look for work, and the part (0–1) of their running that it is: in a runtime, or
-/// giving up the CPU again and again.
+/// Threads of the trainer, no producers, that mostly look for work, and the part (0–1) of their running that it is: in a runtime, in a
+/// loop that spins, giving up the CPU again and again, or going to sleep and being woken.
 pub fn idlers(facts: &Facts, cast: &Cast) -> BTreeMap<u32, f64> {
     let looks = |tid: u32| {
         let samples = facts.samples(tid);
+        let sleeps = |nr: i16| arch::syscall_name(nr) == Some("futex");
         let found = samples
             .iter()
-            .filter(|sample| in_runtime(facts, sample.place))
+            .filter(|sample| waits_here(facts, sample.place) || sleeps(sample.nr))
             .count();
         let share = found as f64 / samples.len().max(1) as f64 + yielding(samples);
         (samples.len() >= MIN_SAMPLES && share >= MOSTLY).then_some((tid, share.min(1.0)))
@@ -93,19 +97,29 @@ pub fn idlers(facts: &Facts, cast: &Cast) -> BTreeMap<u32, f64> {
         .collect()
 }
 
-/// Whether a thread was ever seen in such a runtime itself: others of the process are not what the team waits for.
-fn in_team(facts: &Facts, tid: u32) -> bool {
-    let mut samples = facts.samples(tid).iter();
-    samples.any(|sample| in_runtime(facts, sample.place))
+/// The share (0–1) of a thread's running that it spent on waiting for others on the CPU.
+pub fn spinning(facts: &Facts, tid: u32) -> f64 {
+    let samples = facts.samples(tid);
+    let spins = |sample: &&SampleFact| {
+        let place = facts.session.places.get(&sample.place);
+        place.is_some_and(|place| place.class == PlaceClass::Spinning)
+    };
+    let found = samples.iter().filter(spins).count();
+    (found as f64 / samples.len().max(1) as f64 + yielding(samples)).min(1.0)
 }
 
-fn in_runtime(facts: &Facts, place: u32) -> bool {
-    facts
-        .session
-        .places
-        .get(&place)
-        .and_then(|place| place.module.as_deref())
-        .is_some_and(|module| RUNTIMES.iter().any(|name| module.starts_with(name)))
+/// Whether a thread was ever seen to wait there itself: others of the process are not what the team waits for.
+fn in_team(facts: &Facts, tid: u32) -> bool {
+    let mut samples = facts.samples(tid).iter();
+    samples.any(|sample| waits_here(facts, sample.place))
+}
+
+/// In such a runtime, or in a loop that spins: libraries have barriers of their own (oneDNN's are code made at run time).
+fn waits_here(facts: &Facts, place: u32) -> bool {
+    let of_runtime = |module: &str| RUNTIMES.iter().any(|name| module.starts_with(name));
+    facts.session.places.get(&place).is_some_and(|place| {
+        place.class == PlaceClass::Spinning || place.module.as_deref().is_some_and(of_runtime)
+    })
 }
 
 /// The stretch in which a thread wanted a CPU at `at`.

@@ -12,6 +12,17 @@ use crate::env::host::KernelVersion;
 /// Instructions looked at before the entry is taken.
 const MOST: usize = 12;
 
+/// PAUSE, which loops that wait on the CPU have in them (Intel's Software Developer's Manual, volume 2).
+const PAUSE: [u8; 2] = [0xf3, 0x90];
+
+/// So many bytes before and after an address show whether it is in such a loop: what it looks at is compared right behind the PAUSE.
+pub const SPIN_BYTES: usize = 12;
+
+/// Whether code waits on the CPU.
+pub fn spins(code: &[u8]) -> bool {
+    code.windows(PAUSE.len()).any(|bytes| bytes == PAUSE)
+}
+
 /// Linux from which on nops of several bytes are emulated.
 const LONG_NOPS: KernelVersion = KernelVersion {
     major: 6,

@@ -69,4 +69,6 @@ pub enum PlaceClass {
     Python,
     /// The kernel, in a system call or a page fault: the sample's `nr` says which.
     Kernel,
+    /// A loop that waits for somebody else without giving the CPU up: it has the processor's instruction for that (PAUSE of x86).
+    Spinning,
 }

@@ -320,7 +320,11 @@ const fn allocator_kind(class: PlaceClass) -> Option<&'static str> {
         PlaceClass::Malloc => Some("malloc"),
         PlaceClass::PyMalloc => Some("python"),
         PlaceClass::GpuAllocator => Some("gpu"),
-        PlaceClass::Other | PlaceClass::GpuDriver | PlaceClass::Python | PlaceClass::Kernel => None,
+        PlaceClass::Other
+        | PlaceClass::GpuDriver
+        | PlaceClass::Python
+        | PlaceClass::Kernel
+        | PlaceClass::Spinning => None,
     }
 }
 

@@ -7,6 +7,7 @@
 pub(super) mod class;
 pub(super) mod elf;
 pub(super) mod maps;
+mod spin;
 pub(super) mod symbols;
 mod worker;
 
@@ -21,6 +22,7 @@ use trainprof_common::{event::SampleEvent, thread::NR_PREEMPTED};
 
 use self::{
     class::Flavour,
+    spin::Spins,
     symbols::{Found, Module},
     worker::{Question, Worker},
 };
@@ -117,6 +119,9 @@ pub struct Places {
     numbers: BTreeMap<ModuleKey, u32>,
     ranges: usize,
     places: BTreeMap<PlaceKey, u32>,
+    /// Module and function of each place of class [`PlaceClass::Other`].
+    plain: BTreeMap<u32, (Option<String>, Option<String>)>,
+    spins: Spins,
     waiting: Vec<Waiting>,
     asked: BTreeSet<(u32, u64)>,
     worker: Option<Worker>,
@@ -134,10 +139,12 @@ impl Places {
     /// A process executed another program.
     pub fn executed(&mut self, pid: u32) {
         self.processes.remove(&pid);
+        self.spins.forget(pid);
     }
 
     /// Forgets processes that are gone.
     pub fn retain(&mut self, alive: &BTreeSet<u32>) {
+        self.spins.retain(|pid| alive.contains(&pid));
         self.processes.retain(|pid, _| alive.contains(pid));
     }
 
@@ -153,7 +160,7 @@ impl Places {
             return record(&sample, place, out);
         };
         if let Some(place) = self.known(module, offset) {
-            record(&sample, place, out);
+            self.record(&sample, place, out);
         } else if self.waiting.len() < MAX_WAITING
             && self.may_be_read(module, now)
             && self.ask(sample.tgid, module, offset)
@@ -166,8 +173,20 @@ impl Places {
             });
         } else {
             let place = self.module_only(module, out);
-            record(&sample, place, out);
+            self.record(&sample, place, out);
         }
+    }
+
+    /// Records a sample in user code; it may spin there.
+    fn record(&mut self, sample: &SampleEvent, place: u32, out: &mut Vec<Record>) {
+        let mut place = place;
+        if let Some((module, function)) = self.plain.get(&place)
+            && self.spins.at(sample.tgid, sample.ip)
+        {
+            let key = (module.clone(), function.clone(), PlaceClass::Spinning);
+            place = self.place(key, out);
+        }
+        record(sample, place, out);
     }
 
     /// The function at an address of a process: `Some(None)` when no symbol tells, `None` when that is not known yet.
@@ -211,7 +230,7 @@ impl Places {
                 }
                 None => self.module_only(waiting.module, out),
             };
-            record(&waiting.sample, place, out);
+            self.record(&waiting.sample, place, out);
         }
     }
 
@@ -220,7 +239,7 @@ impl Places {
         self.settle(patience, out);
         for waiting in std::mem::take(&mut self.waiting) {
             let place = self.module_only(waiting.module, out);
-            record(&waiting.sample, place, out);
+            self.record(&waiting.sample, place, out);
         }
     }
 
@@ -437,6 +456,10 @@ impl Places {
         }
         let number = self.places.len() as u32 + 1;
         let (module, function, class) = key.clone();
+        if class == PlaceClass::Other {
+            self.plain
+                .insert(number, (module.clone(), function.clone()));
+        }
         out.push(Record::Place(PlaceFact {
             number,
             module,

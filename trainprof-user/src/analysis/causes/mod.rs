@@ -99,6 +99,8 @@ pub struct Scene<'a> {
     file_faults: FileFaults,
     /// Threads of the trainer that mostly look for work, and the part (0–1) of their running that it is.
     idlers: BTreeMap<u32, f64>,
+    /// They and the step thread are more than the CPUs that they may use: what they wait for is a CPU.
+    overstaffed: bool,
     /// Locks that keep nobody from working, and whose work is done while others wait for them.
     idle_locks: BTreeMap<LockId, u32>,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
@@ -151,13 +153,15 @@ impl<'a> Scene<'a> {
             let told = [&*taking_in, &worker_starts, &checkpoints.own].concat();
             without(&apart, &union(told))
         };
+        let idlers = idlers(facts, cast);
         Self {
             chokes: chokes::chokes(facts, cast),
             helpers,
             services: Services::new(facts),
             file_locks: locked::file_locks(facts),
             checkpoints,
-            idlers: idlers(facts, cast),
+            overstaffed: (idlers.len() + 1) as f64 > may_use,
+            idlers,
             worker_starts,
             taking_in,
             beside_model,

@@ -127,6 +127,13 @@ impl Scene<'_> {
             return;
         }
         let mut left = 1.0;
+        if self.overstaffed
+            && let Some(idle) = self.idlers.get(&tid)
+        {
+            let outsider = tid;
+            out.push((Kind::CpuContention, Detail { outsider, ..detail }, *idle));
+            left -= idle;
+        }
         // While it ran, others of the job waited for a lock that it hands on.
         if producer {
             for (id, lock) in self.locks {
@@ -201,7 +208,10 @@ impl Scene<'_> {
         if own && let Some(spun) = spun(self.facts, self.cast, windows) {
             let share = spun.share.min(split.user);
             let mut wanting = Vec::new();
-            if spun.by == tid {
+            if spun.by == tid && self.overstaffed {
+                let outsider = spun.mate;
+                wanting.push((Kind::CpuContention, Detail { outsider, ..detail }, 1.0));
+            } else if spun.by == tid {
                 // More team than CPUs, unless others have them.
                 wanting.push(self.crowded(tid));
             } else {
@@ -343,7 +353,7 @@ impl Scene<'_> {
         out.push((kind, others, left * share));
         left *= 1.0 - share;
         // A thread of its own that looks for work has the CPU for nothing.
-        if let Some(idle) = self.idlers.get(&by) {
+        if let Some(idle) = self.idlers.get(&by).filter(|_| !self.overstaffed) {
             let outsider = by;
             let detail = Detail { outsider, ..detail };
             out.push((Kind::CpuContention, detail, left * idle));

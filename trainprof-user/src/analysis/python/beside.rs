@@ -60,11 +60,12 @@ impl Python<'_> {
         let computes = |place| of_framework(session, place);
         let mut functions = self.asides(pid, &self.running(pid), 0.0, MOST_COMPUTING, computes);
         functions.retain(|function| !self.is_called(*function));
-        self.stretches_under(pid, least, &functions)
+        self.stretches_under(pid, least, &[], &functions)
     }
 
     /// The same of a process that others make input for: in such functions as run when the framework has computed in a turn, and are
     /// never called by it; what they do to make input is not counted. It is the trainer's own work beside its model: a metric, say, or a log.
+    /// `taken` (sorted): when turns began.
     pub fn apart(&self, pid: u32, least: f64, taken: &[u64]) -> Vec<(u64, u64)> {
         let running = self.running(pid);
         let shows = |stack| {
@@ -91,7 +92,7 @@ impl Python<'_> {
             .map(|(function, _)| function)
             .collect();
         let python = &self.facts.session.python;
-        self.stretches(pid, least, |stack| {
+        self.stretches(pid, least, taken, |stack| {
             let of = python.stacks.get(&stack);
             self.doing.get(&stack) != Some(&Doing::Input)
                 && of.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
@@ -136,7 +137,7 @@ impl Python<'_> {
             .filter(|(function, mean)| *mean >= BEFORE && !self.is_called(*function))
             .map(|(function, _)| function)
             .collect();
-        self.stretches_under(pid, least, &functions)
+        self.stretches_under(pid, least, taken, &functions)
     }
 
     /// The chance (0–1) that the framework's computing comes later in its turn than each of these functions; only of those that were seen
@@ -181,13 +182,19 @@ impl Python<'_> {
             .collect()
     }
 
-    /// Stretches in any of these functions.
-    fn stretches_under(&self, pid: u32, least: f64, functions: &BTreeSet<u32>) -> Vec<(u64, u64)> {
+    /// Stretches in any of these functions; `ends` as of `stretches`.
+    fn stretches_under(
+        &self,
+        pid: u32,
+        least: f64,
+        ends: &[u64],
+        functions: &BTreeSet<u32>,
+    ) -> Vec<(u64, u64)> {
         let is_aside = |stack: u32| {
             let stack = self.facts.session.python.stacks.get(&stack);
             stack.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
         };
-        self.stretches(pid, least, is_aside)
+        self.stretches(pid, least, ends, is_aside)
     }
 
     /// Functions of the job's own under which its framework computes in no more than the part `calls` of these stacks, and for no more than

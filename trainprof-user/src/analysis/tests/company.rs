@@ -390,6 +390,41 @@ fn spinning_for_a_thread_that_has_no_cpu_is_contention_for_that_cpu() {
     assert_eq!(other.verdict.expect("a verdict").bottleneck, "compute");
 }
 
+/// A trainer that waits 60 of 100 ms for the CPU that threads of its own team have, which spin for most of that.
+fn behind_its_own_team(mates: u32) -> Analysis {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    tale.place(1, "libtorch_cpu.so", PlaceClass::Other);
+    tale.place(2, "", PlaceClass::Spinning);
+    for mate in 101..=100 + mates {
+        tale.thread(TRAINER, mate);
+    }
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        tale.preempted(TRAINER, begin, begin + 60.0, 101);
+        for mate in 101..=100 + mates {
+            for n in 0..10 {
+                let place = if n < 8 { 2 } else { 1 };
+                tale.sample(mate, begin + 10.0 * f64::from(n), place);
+            }
+        }
+    }
+    analyse(&tale.session(8000.0))
+}
+
+#[test]
+fn a_team_larger_than_the_cpus_spins_where_its_mates_would_compute() {
+    let trainer = |mates| behind_its_own_team(mates).trainer.expect("a trainer");
+    let contention = |mates| share(&trainer(mates), Kind::CpuContention);
+    is_near(contention(7), 0.6 * 0.8);
+    let verdict = behind_its_own_team(7).verdict.expect("a verdict");
+    assert!(
+        verdict.summary.contains("more threads than there are CPUs"),
+        "{}",
+        verdict.summary
+    );
+}
+
 #[test]
 fn programs_beside_the_trainer_crowd_its_threads_as_strangers_do() {
     // The trainer waits behind its own team-mate for 50 of each 100 ms; what else the host did is one program of its launcher.
