@@ -42,8 +42,16 @@ impl Demand {
 
     /// Counts one cause as part of another one.
     pub fn count_as(&mut self, part: Kind, whole: Kind) {
+        self.count_part_as(part, 1.0, whole);
+    }
+
+    /// The same of a part (0–1) of it.
+    pub fn count_part_as(&mut self, part: Kind, of: f64, whole: Kind) {
         for by_kind in [&mut self.by_kind, &mut self.run_by_kind] {
-            let ns = by_kind.remove(&part).unwrap_or(0.0);
+            let ns = by_kind.get(&part).copied().unwrap_or(0.0) * of;
+            if let Some(left) = by_kind.get_mut(&part) {
+                *left -= ns;
+            }
             *by_kind.entry(whole).or_default() += ns;
         }
     }

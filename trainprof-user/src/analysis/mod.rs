@@ -218,6 +218,7 @@ fn trainer(
         own_batches_guessed: scene.own_batches_guessed(),
         kernel_threads: kernel_threads(facts.session),
         idlers: scene.idlers().collect(),
+        around_calls: scene.around_calls().clone(),
         taking_in: scene.taking_in().to_vec(),
         beside_model: scene.beside_model().to_vec(),
         kinds_of_leaf,

@@ -17,11 +17,13 @@ use crate::{
 /// Fewer samples than this say nothing about a stretch.
 const MIN_SAMPLES: usize = 25;
 
-/// Shares (0–1) of time on the CPU; they sum to 1.
+/// Shares (0–1) of time on the CPU; but for `interpreter` they sum to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Split {
     /// User code that is none of the below.
     pub user: f64,
+    /// Of `user`: the Python interpreter.
+    pub interpreter: f64,
     /// Libraries that decode or decompress: images, sound, films, archives, columns.
     pub decoders: f64,
     /// The kernel, making processes and waiting for their end.
@@ -141,6 +143,9 @@ pub fn split_of<'a>(session: &Session, samples: impl Iterator<Item = &'a SampleF
             .places
             .get(&sample.place)
             .map_or(PlaceClass::Other, |place| place.class);
+        if class == PlaceClass::Python && sample.nr != NR_FAULT {
+            split.interpreter += 1.0;
+        }
         let share = match (class, sample.nr) {
             (PlaceClass::Kernel, NR_FAULT) => &mut split.fault,
             (PlaceClass::Kernel, nr) => match call(nr) {
@@ -169,6 +174,7 @@ pub fn split_of<'a>(session: &Session, samples: impl Iterator<Item = &'a SampleF
     let total = split.samples.max(1) as f64;
     for share in [
         &mut split.user,
+        &mut split.interpreter,
         &mut split.decoders,
         &mut split.processes,
         &mut split.allocator,
@@ -212,7 +218,8 @@ pub fn call(nr: i16) -> Call {
         "open" | "openat" | "openat2" | "creat" | "close" | "stat" | "lstat" | "fstat"
         | "newfstatat" | "statx" | "access" | "faccessat" | "faccessat2" | "readlink"
         | "readlinkat" | "getdents" | "getdents64" | "unlink" | "unlinkat" | "mkdir"
-        | "mkdirat" | "rmdir" | "lseek" | "ioctl" | "fcntl" => Call::Meta,
+        | "mkdirat" | "rmdir" | "lseek" | "ioctl" | "fcntl" | "fadvise64" | "statfs"
+        | "fstatfs" | "getxattr" | "lgetxattr" | "fgetxattr" => Call::Meta,
         "read" | "pread64" | "readv" | "preadv" | "preadv2" | "sendfile" | "splice"
         | "copy_file_range" | "readahead" | "io_uring_enter" => Call::Read,
         "write" | "pwrite64" | "writev" | "pwritev" | "pwritev2" | "fsync" | "fdatasync"

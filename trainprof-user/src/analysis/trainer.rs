@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     bound::{self, Terms},
     cast::Cast,
-    causes::Share,
+    causes::{AroundCalls, Share},
     demand::Demand,
     epochs::Epochs,
     gpu_use::GpuUse,
@@ -52,6 +52,7 @@ pub struct Trainer {
     pub(super) kernel_threads: BTreeSet<u32>,
     /// Threads of its own that mostly look for work.
     pub(super) idlers: BTreeSet<u32>,
+    pub(super) around_calls: AroundCalls,
     /// Stretches in which the step thread, having producers, took a batch in and asked for the next one.
     pub taking_in: Vec<(u64, u64)>,
     /// Stretches in which the step thread, having producers and no GPU, did other work than its model's and its input's.
@@ -179,6 +180,11 @@ impl Trainer {
                 demand.count_as(Kind::Serialization, kind);
             }
         }
+        if kind == Kind::SmallFiles {
+            let producers = self.cast.producers.iter();
+            let more = producers.map(|tid| self.around_calls.more(*tid));
+            demand.count_part_as(Kind::InputCpu, more.fold(0.0, f64::max), kind);
+        }
         let beside = match kind {
             Kind::InputCpu => self.beside(kind, &self.taking_in),
             Kind::HostCompute => self.beside(kind, &self.beside_model),
@@ -198,12 +204,19 @@ impl Trainer {
     }
 
     /// How much (0–1) of a share goes when the cause `kind` does: what is allocated to make batches, workers that are made for it, and locks
-    /// that are held for it go with the work on them.
+    /// that are held for it go with the work on them; what the interpreter does around calls on files goes with these.
     fn part_of_cause(&self, kind: Kind, share: &Share) -> f64 {
         if share.kind == kind {
             return 1.0;
         }
         match share.kind {
+            Kind::InputCpu if kind == Kind::SmallFiles => {
+                let (way, _) = &self.walked.leaves[share.leaf as usize];
+                match way.what {
+                    What::Run { tid } => self.around_calls.more(tid),
+                    _ => 0.0,
+                }
+            }
             Kind::WorkerStart if kind == Kind::InputCpu => 1.0,
             Kind::Serialization if kind == Kind::InputCpu => {
                 f64::from(u8::from(self.is_work_under_a_lock(share)))

@@ -11,6 +11,7 @@ pub struct Activity {
     pub file_opens: u64,
     /// open, stat, getdents, close of files.
     pub file_meta_ns: u64,
+    pub file_meta_calls: u64,
     pub file_reads: u64,
     pub file_read_bytes: u64,
     pub file_read_ns: u64,
@@ -40,9 +41,13 @@ impl Activity {
             (Op::Open, Class::File) => {
                 self.file_opens += sum.count;
                 self.file_meta_ns += sum.ns;
+                self.file_meta_calls += sum.count;
             }
             (Op::Open | Op::Stat | Op::Getdents | Op::Close, Class::File | Class::Directory)
-            | (Op::Open | Op::Stat, Class::Unknown) => self.file_meta_ns += sum.ns,
+            | (Op::Open | Op::Stat, Class::Unknown) => {
+                self.file_meta_ns += sum.ns;
+                self.file_meta_calls += sum.count;
+            }
             (Op::Read | Op::UringRead | Op::Copy, Class::File) => {
                 self.file_reads += sum.count;
                 self.file_read_bytes += sum.bytes;

@@ -1,5 +1,6 @@
 //! From ways to causes: every leaf of the walk gets the causes that its mechanism stands for.
 
+mod around_calls;
 mod chokes;
 mod file_faults;
 mod locked;
@@ -32,6 +33,7 @@ use super::{
     walk::{HopKind, Leaf, Spent, Walked, What},
 };
 use crate::record::fact::GpuCallKind;
+pub use around_calls::AroundCalls;
 use file_faults::FileFaults;
 pub use outside::outsider;
 use services::Services;
@@ -97,6 +99,7 @@ pub struct Scene<'a> {
     /// Threads that spend more on memory than their work needs.
     churning: BTreeSet<u32>,
     file_faults: FileFaults,
+    around_calls: AroundCalls,
     /// Threads of the trainer that mostly look for work, and the part (0–1) of their running that it is.
     idlers: BTreeMap<u32, f64>,
     /// They and the step thread are more than the CPUs that they may use: what they wait for is a CPU.
@@ -169,6 +172,7 @@ impl<'a> Scene<'a> {
             ranks_batches: ranks_batches(facts, cast),
             churning: on_cpu::churning(facts, &file_faults),
             file_faults,
+            around_calls: AroundCalls::new(facts),
             idle_locks: locked::idle_locks(facts, cast, locks, may_use),
             lock_waits: locked::waits(facts, locks, |item| (item.from, item.woken)),
             lock_turns: locked::waits(facts, locks, |item| (item.from, item.to)),
@@ -196,6 +200,11 @@ impl<'a> Scene<'a> {
     /// Threads of the trainer that mostly look for work.
     pub fn idlers(&self) -> impl Iterator<Item = u32> {
         self.idlers.keys().copied()
+    }
+
+    /// What the interpreter does around calls on files.
+    pub fn around_calls(&self) -> &AroundCalls {
+        &self.around_calls
     }
 
     /// Processes that are neither trainer nor worker.

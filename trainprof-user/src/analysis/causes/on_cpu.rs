@@ -231,10 +231,17 @@ impl Scene<'_> {
         out.push((Kind::InputCpu, detail, left * piped));
         let read_calls = split.read - piped;
         out.push((Kind::WorkerStart, detail, left * split.processes));
+        let around = self
+            .around_calls
+            .share(tid, split.file_meta, split.interpreter)
+            .min(user);
+        let per_file = split.file_meta + around;
+        let mut told = 0.0;
         if reads_files {
             let fileset = self.files.main_of_thread(tid);
             let files = Detail { fileset, ..detail };
-            out.push((meta, files, left * split.file_meta));
+            out.push((meta, files, left * per_file));
+            told = around;
             // What is there already is copied, or mapped: that takes a CPU, and no storage.
             let read = match read {
                 Kind::StorageIo if self.reads_cache(tid, read_calls + file_fault) => Kind::InputCpu,
@@ -251,7 +258,8 @@ impl Scene<'_> {
                 // It reads none of the files that it looks at. One with workers opens what they hand over in shared memory.
                 let fileset = self.files.main_of_thread(tid);
                 let files = Detail { fileset, ..detail };
-                out.push((Kind::SmallFiles, files, left * split.file_meta));
+                out.push((Kind::SmallFiles, files, left * per_file));
+                told = around;
             } else {
                 user += split.file_meta;
             }
@@ -262,7 +270,8 @@ impl Scene<'_> {
         } else if split.write > 0.0 {
             out.push((self.written_to(tid), detail, left * split.write));
         }
-        user *= left;
+        user = (user - told) * left;
+        told *= left;
         let driver = left * split.gpu_driver;
         if producer {
             out.push((
@@ -292,7 +301,9 @@ impl Scene<'_> {
             self.ranks_batches.get(&tid)
         };
         if let Some(batches) = batches.filter(|spans| !spans.is_empty()) {
-            let input = share_inside(windows, batches).min(1.0) * user;
+            // Of these, calls on files have had their part.
+            let made = share_inside(windows, batches).min(1.0) * (user + told);
+            let input = (made - told).clamp(0.0, user);
             out.push((Kind::InputCpu, detail, input));
             user -= input;
         }

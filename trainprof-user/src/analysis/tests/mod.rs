@@ -1,6 +1,7 @@
 //! The walk and its edge cases, told as small stories: who ran, who waited for whom. Times in ms.
 
 mod allocation;
+mod around_calls;
 mod children;
 mod clocks;
 mod company;
