@@ -4,7 +4,7 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     stories::{TRAINER, close, feeder, job, share, stall, trainer},
-    tale::{By, On, POLL, Tale},
+    tale::{By, On, POLL},
 };
 use crate::{
     analysis::{kind::Kind, trainer::Trainer},
