@@ -69,7 +69,7 @@ fn by_worker_sets(facts: &Facts, cast: &Cast) -> Option<Epochs> {
         .workers
         .iter()
         .filter_map(|pid| {
-            let threads = session.threads.values().filter(|t| t.pid == *pid);
+            let threads = session.threads_of(*pid);
             let gone = threads.map(|t| t.until.map_or(u64::MAX, |until| until.0));
             Some((session.processes.get(pid)?.since.0, gone.max()?))
         })

@@ -93,7 +93,7 @@ fn uses(facts: &Facts, pid: u32) -> bool {
     if session.gpu.processes.keys().any(|(_, of)| *of == pid) {
         return true;
     }
-    let of_process = session.threads.values().filter(|thread| thread.pid == pid);
+    let of_process = session.threads_of(pid);
     let samples = of_process.flat_map(|thread| facts.samples(thread.key.tid));
     let split = split_of(session, samples);
     if split.samples >= MIN_SAMPLES {

@@ -26,16 +26,19 @@ pub struct Spun {
     pub wanted: Vec<(u64, u64)>,
 }
 
-/// What of the step thread's running inside the windows was spinning for threads of its process that had no CPU.
-pub fn spun(facts: &Facts, cast: &Cast, windows: &[(u64, u64)]) -> Option<Spun> {
-    let tid = cast.step_tid;
-    let pid = facts.pid(tid)?;
-    let mates: Vec<(u32, &[Item])> = facts
+/// Threads of the trainer that compute with its step thread.
+pub fn team(facts: &Facts, cast: &Cast) -> Vec<u32> {
+    facts
         .waiting_threads()
-        .filter(|(mate, _)| *mate != tid && facts.pid(*mate) == Some(pid))
-        .filter(|(mate, _)| !cast.producers.contains(mate) && in_team(facts, *mate))
-        .collect();
-    if mates.is_empty() {
+        .map(|(mate, _)| mate)
+        .filter(|mate| *mate != cast.step_tid && facts.pid(*mate) == Some(cast.trainer))
+        .filter(|mate| !cast.producers.contains(mate) && in_team(facts, *mate))
+        .collect()
+}
+
+/// What of the step thread's running inside the windows was spinning for threads of its team that had no CPU.
+pub fn spun(facts: &Facts, tid: u32, team: &[u32], windows: &[(u64, u64)]) -> Option<Spun> {
+    if team.is_empty() {
         return None;
     }
     let all = facts.samples(tid);
@@ -48,9 +51,9 @@ pub fn spun(facts: &Facts, cast: &Cast, windows: &[(u64, u64)]) -> Option<Spun> 
             if !waits_here(facts, sample.place) {
                 continue;
             }
-            let late = mates
+            let late = team
                 .iter()
-                .filter_map(|(mate, items)| Some((*mate, wanting(items, sample.at.0)?)))
+                .filter_map(|mate| Some((*mate, wanting(facts.items(*mate), sample.at.0)?)))
                 .min_by_key(|(_, item)| item.woken);
             if let Some((mate, item)) = late {
                 found

@@ -153,11 +153,7 @@ fn process_row(
     roles: &BTreeMap<u32, Role>,
     timed: &Timed<'_>,
 ) -> ProcessRow {
-    let threads: Vec<&Thread> = session
-        .threads
-        .values()
-        .filter(|thread| thread.pid == process.pid)
-        .collect();
+    let threads: Vec<&Thread> = session.threads_of(process.pid).collect();
     let counters = || threads.iter().filter_map(|thread| thread.counters);
     let seen = counters().next().is_some();
     let facts = process.seen.facts.as_ref();
@@ -186,7 +182,7 @@ fn process_row(
             .map(|thread| waits(session, thread, WAITS_OF_PROCESS))
             .unwrap_or_default(),
         cpu_s: seconds(threads.iter().map(|thread| thread.run_ns).sum()),
-        io: io::traffic(session, Some(process.pid)),
+        io: io::traffic_of(session, process.pid),
         latency_us: timed.of_process(process.pid),
         faults: seen.then(|| Faults {
             minor: counters().map(|c| c.minor_faults).sum(),
@@ -280,14 +276,7 @@ fn trainer(session: &Session, roles: &BTreeMap<u32, Role>, analysis: &Analysis) 
 
 /// Without anything to walk: the trainer that used most CPU time.
 fn first_trainer(session: &Session, roles: &BTreeMap<u32, Role>) -> Option<u32> {
-    let cpu = |pid: &u32| {
-        session
-            .threads
-            .values()
-            .filter(|t| t.pid == *pid)
-            .map(|t| t.run_ns)
-            .sum::<u64>()
-    };
+    let cpu = |pid: &u32| session.threads_of(*pid).map(|t| t.run_ns).sum::<u64>();
     roles
         .iter()
         .filter(|(_, role)| **role == Role::Trainer)

@@ -114,13 +114,22 @@ fn operation_name(op: Op) -> Option<&'static str> {
     })
 }
 
-/// Reads and writes of one process, or of all.
-pub fn traffic(session: &Session, pid: Option<u32>) -> Traffic {
+/// Reads and writes of one process.
+pub fn traffic_of(session: &Session, pid: u32) -> Traffic {
+    let edge = |end: u32| OpKey {
+        pid: Some(pid),
+        fileset: end,
+        dev: end,
+        op: end as u8,
+        class: end as u8,
+    };
+    traffic(session, session.files.ops.range(edge(0)..=edge(u32::MAX)))
+}
+
+fn traffic<'a>(session: &Session, ops: impl Iterator<Item = (&'a OpKey, &'a OpTotal)>) -> Traffic {
     let mut out = Traffic::default();
-    for (key, total) in &session.files.ops {
-        if (pid.is_none() || key.pid == pid) && group(session, key) == Group::File {
-            add_traffic(&mut out, op_of(key), total);
-        }
+    for (key, total) in ops.filter(|(key, _)| group(session, key) == Group::File) {
+        add_traffic(&mut out, op_of(key), total);
     }
     out
 }
@@ -144,7 +153,7 @@ pub fn add_traffic(out: &mut Traffic, op: Op, total: &OpTotal) {
 
 /// Everything about files.
 pub fn io(session: &Session, shown: Shown) -> Io {
-    let all = traffic(session, None);
+    let all = traffic(session, session.files.ops.iter());
     let timed = Timed::of(session);
     let mut top = directories(session);
     let directories = top.len();

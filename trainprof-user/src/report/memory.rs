@@ -204,7 +204,7 @@ pub(super) fn series(
 /// tell.
 fn faults(session: &Session, pid: u32) -> Option<FaultRates> {
     let (mut minor, mut major, mut seen) = (0, 0, false);
-    for thread in session.threads.values().filter(|thread| thread.pid == pid) {
+    for thread in session.threads_of(pid) {
         if let Some(counters) = thread.counters {
             seen = true;
             minor += counters.minor_faults;
@@ -255,7 +255,7 @@ fn faults(session: &Session, pid: u32) -> Option<FaultRates> {
 
 /// How long a process was there while it was watched.
 fn present_s(session: &Session, pid: u32) -> f64 {
-    let threads = session.threads.values().filter(|thread| thread.pid == pid);
+    let threads = session.threads_of(pid);
     let (mut from, mut to) = (session.until, KtimeNs(0));
     for thread in threads {
         from = from.min(thread.key.since);
@@ -266,7 +266,7 @@ fn present_s(session: &Session, pid: u32) -> f64 {
 
 /// What part of a process's CPU time memory takes, from clock samples.
 fn cpu(session: &Session, pid: u32) -> Option<MemoryCpu> {
-    let threads = || session.threads.values().filter(|t| t.pid == pid);
+    let threads = || session.threads_of(pid);
     let tids: BTreeSet<u32> = threads().map(|thread| thread.key.tid).collect();
     let samples = || {
         let segments = session.history.segments();

@@ -18,7 +18,7 @@ mod threads;
 mod uncounted;
 mod untimed;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trainprof_common::thread::State;
 
@@ -82,6 +82,8 @@ pub struct Session {
     pub threads: BTreeMap<ThreadKey, Thread>,
     /// Under an id that a thread takes over by executing a program, another one was before.
     current: BTreeMap<u32, ThreadKey>,
+    /// By process: a job may have many that live for a moment each.
+    of_process: BTreeMap<u32, BTreeSet<ThreadKey>>,
     pub filesets: BTreeMap<u32, FilesetFact>,
     pub mounts: Vec<MountFacts>,
     pub outsiders: BTreeMap<u32, (Option<u32>, Option<String>)>,
@@ -219,12 +221,7 @@ impl Session {
 
     /// CPU seconds that a process used a second, over the whole watch.
     pub fn cpus_used(&self, pid: u32) -> f64 {
-        let ns: u64 = self
-            .threads
-            .values()
-            .filter(|thread| thread.pid == pid)
-            .map(|thread| thread.run_ns)
-            .sum();
+        let ns: u64 = self.threads_of(pid).map(|thread| thread.run_ns).sum();
         let duration = self.duration_s();
         if duration > 0.0 {
             ns as f64 / 1e9 / duration
@@ -251,6 +248,12 @@ impl Session {
             .range(first..)
             .take_while(|(key, _)| key.tid == pid);
         main.any(|(_, thread)| thread.made)
+    }
+
+    /// The threads of a process, ended ones included, in order.
+    pub fn threads_of(&self, pid: u32) -> impl Iterator<Item = &Thread> + Clone {
+        let keys = self.of_process.get(&pid).into_iter().flatten();
+        keys.filter_map(|key| self.threads.get(key))
     }
 
     /// The thread that a thread id stands for now.
@@ -298,6 +301,7 @@ impl Session {
         thread.made = seen.parent_tid.is_some();
         self.threads.insert(key, thread);
         self.current.insert(seen.tid, key);
+        self.of_process.entry(seen.pid).or_default().insert(key);
     }
 
     /// A thread that executes a program takes the id of its process over; all others of the process end.
@@ -311,6 +315,9 @@ impl Session {
             if let Some(mut thread) = self.threads.remove(&key) {
                 thread.key.tid = pid;
                 self.current.insert(pid, thread.key);
+                let threads = self.of_process.entry(thread.pid).or_default();
+                threads.remove(&key);
+                threads.insert(thread.key);
                 self.threads.insert(thread.key, thread);
             }
         }

@@ -48,6 +48,9 @@ const MIN_OF_BUSIEST: f64 = 0.2;
 const MIN_EXCHANGED_PER_S: f64 = 1e6;
 const MOST_UNEVEN: u64 = 2;
 
+/// Trees are no deeper than this: processes whose ids were used again may be above each other.
+const DEEPEST: usize = 64;
+
 /// Calls that wait for the other side to take what is written.
 const WRITES: [&str; 7] = [
     "write", "writev", "pwrite64", "sendto", "sendmsg", "sendmmsg", "sendfile",
@@ -79,10 +82,10 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         .collect();
     let handed = hand_overs(session);
     let count = |from: u32, to: u32| handed.get(&(from, to)).copied().unwrap_or(0);
-    let traffic = traffic(session);
+    let traffic = |pid: u32| Traffic::of(session, pid);
     let on_gpu = LazyCell::new(|| gpu_users(session));
-    let sends = |pid: u32| traffic.get(&pid).is_some_and(|t| t.sent > 0);
-    let hears = |pid: u32| traffic.get(&pid).is_some_and(|t| t.received > 0);
+    let sends = |pid: u32| traffic(pid).sent > 0;
+    let hears = |pid: u32| traffic(pid).received > 0;
     let mut fed = BTreeSet::new();
     let mut written_for = BTreeSet::new();
     let mut ranks = BTreeSet::new();
@@ -93,9 +96,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         .collect();
     for (below, above) in pairs {
         let gives = count(below, above) >= MIN_HAND_OVERS
-            || count(below, above) > 0
-                && hears(above)
-                && traffic.get(&below).is_some_and(|t| t.sent >= BATCH_BYTES);
+            || count(below, above) > 0 && hears(above) && traffic(below).sent >= BATCH_BYTES;
         let asked = count(above, below) >= MIN_HAND_OVERS && sends(below) && hears(above);
         let listens = count(above, below) == 0
             && !sends(above)
@@ -157,13 +158,12 @@ pub const MIN_BYTES_PER_S: f64 = 5e6;
 /// where it hears so much, it is from that one. (Who fetches a data set and keeps copies of it hears that from elsewhere.)
 pub fn keeps_state(session: &Session, above: u32, below: u32) -> bool {
     let (mut read, mut written, mut run_ns) = (0, 0, 0);
-    for thread in session.threads.values().filter(|t| t.pid == below) {
+    for thread in session.threads_of(below) {
         read += thread.activity.file_read_bytes + thread.activity.fault_bytes;
         written += thread.activity.file_write_bytes;
         run_ns += thread.run_ns;
     }
-    let traffic = traffic(session);
-    let of = |pid: u32| traffic.get(&pid).copied().unwrap_or_default();
+    let of = |pid: u32| Traffic::of(session, pid);
     let heard = of(below).received;
     written >= MIN_STATE_BYTES
         && written > WRITTEN * (read + of(below).sent)
@@ -179,8 +179,7 @@ const MOST_SAID_BYTES: u64 = 1 << 10;
 /// Whether a process is there for what one above it puts out: a log, a dump, what is to be written. It hears much from that one, and
 /// says next to nothing.
 pub fn takes_output(session: &Session, above: u32, below: u32) -> bool {
-    let traffic = traffic(session);
-    let of = |pid: u32| traffic.get(&pid).copied().unwrap_or_default();
+    let of = |pid: u32| Traffic::of(session, pid);
     let heard = of(below).received;
     heard >= MIN_TAKEN_BYTES && of(below).sent <= MOST_SAID_BYTES && of(above).sent * 2 >= heard
 }
@@ -192,22 +191,22 @@ struct Traffic {
     received: u64,
 }
 
-fn traffic(session: &Session) -> BTreeMap<u32, Traffic> {
-    let mut out = BTreeMap::<u32, Traffic>::new();
-    for thread in session.threads.values() {
-        let traffic = out.entry(thread.pid).or_default();
-        let activity = &thread.activity;
-        traffic.sent += activity.pipe_write_bytes + activity.socket_write_bytes;
-        traffic.received += activity.pipe_read_bytes + activity.socket_read_bytes;
+impl Traffic {
+    fn of(session: &Session, pid: u32) -> Self {
+        let mut out = Self::default();
+        for thread in session.threads_of(pid) {
+            let activity = &thread.activity;
+            out.sent += activity.pipe_write_bytes + activity.socket_write_bytes;
+            out.received += activity.pipe_read_bytes + activity.socket_read_bytes;
+        }
+        out
     }
-    out
 }
 
 /// Whether threads of a process, all that are `own`, give and get much through sockets, about as much of each.
 pub fn exchanges(session: &Session, pid: u32, own: impl Fn(u32) -> bool) -> bool {
     let (mut read, mut written) = (0_u64, 0_u64);
-    let of_process = session.threads.values().filter(|thread| thread.pid == pid);
-    for thread in of_process.filter(|thread| own(thread.key.tid)) {
+    for thread in session.threads_of(pid).filter(|thread| own(thread.key.tid)) {
         read += thread.activity.socket_read_bytes;
         written += thread.activity.socket_write_bytes;
     }
@@ -217,12 +216,7 @@ pub fn exchanges(session: &Session, pid: u32, own: impl Fn(u32) -> bool) -> bool
 
 /// CPU time of a process as a share of the watch; more than 1 with several threads.
 fn cpu_share(session: &Session, pid: u32) -> f64 {
-    let run: u64 = session
-        .threads
-        .values()
-        .filter(|thread| thread.pid == pid)
-        .map(|thread| thread.run_ns)
-        .sum();
+    let run: u64 = session.threads_of(pid).map(|thread| thread.run_ns).sum();
     run as f64 / 1e9 / session.duration_s().max(1e-9)
 }
 
@@ -316,19 +310,15 @@ pub fn waker_process(session: &Session, kind: u8, tid: u32) -> Option<u32> {
     }
 }
 
+/// The processes above another one in the tree, nearest first.
+fn ancestors(session: &Session, pid: u32) -> impl Iterator<Item = u32> {
+    let parent = |pid: &u32| session.processes.get(pid).map(|process| process.parent);
+    std::iter::successors(parent(&pid), parent).take(DEEPEST)
+}
+
 /// Whether one process is above another in the tree.
 pub fn is_ancestor(session: &Session, ancestor: u32, pid: u32) -> bool {
-    let mut at = pid;
-    for _ in 0..64 {
-        let Some(process) = session.processes.get(&at) else {
-            return false;
-        };
-        if process.parent == ancestor {
-            return true;
-        }
-        at = process.parent;
-    }
-    false
+    ancestors(session, pid).any(|above| above == ancestor)
 }
 
 /// The process that computes: nearest the root of those that use the CPU much. Who has the GPU compute may use far less of it than
@@ -339,8 +329,8 @@ fn computing_process(session: &Session, on_gpu: &BTreeSet<u32>) -> Option<u32> {
         *cpu.entry(thread.pid).or_default() += thread.run_ns;
     }
     let depth = |pid: u32| {
-        cpu.keys()
-            .filter(|other| is_ancestor(session, **other, pid))
+        ancestors(session, pid)
+            .filter(|above| cpu.contains_key(above))
             .count()
     };
     let no_gpu = cpu.keys().all(|pid| !on_gpu.contains(pid));
@@ -374,7 +364,7 @@ const TAKING: f64 = 0.1;
 /// process to end, the one that used most CPU time. Waiting for the interpreter's lock, or again and again for another
 /// thread while it is the one that calls a GPU, it would do something.
 pub fn leading_thread(session: &Session, pid: u32) -> Option<&Thread> {
-    let threads = || session.threads.values().filter(|thread| thread.pid == pid);
+    let threads = || session.threads_of(pid);
     let mut by_time: Vec<&Thread> = threads().collect();
     by_time.sort_by_key(|thread| (std::cmp::Reverse(thread.run_ns), thread.key));
     let busiest = by_time

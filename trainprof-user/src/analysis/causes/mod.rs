@@ -27,7 +27,7 @@ use super::{
     phases,
     python::Python,
     spans::{share_inside, union, without},
-    spinning::idlers,
+    spinning::{idlers, team},
     taking_in::{taken, taking_in},
     throttle::Throttled,
     walk::{HopKind, Leaf, Spent, Walked, What},
@@ -100,9 +100,13 @@ pub struct Scene<'a> {
     churning: BTreeSet<u32>,
     file_faults: FileFaults,
     around_calls: AroundCalls,
+    /// For how long each thread waited for files, ns.
+    file_waits: BTreeMap<u32, u64>,
     /// Threads of the trainer that mostly look for work, and the part (0–1) of their running that it is.
     idlers: BTreeMap<u32, f64>,
-    /// They and the step thread are more than the CPUs that they may use: what they wait for is a CPU.
+    /// Threads that compute with the step thread.
+    team: Vec<u32>,
+    /// The idlers and the step thread are more than the CPUs that they may use: what they wait for is a CPU.
     overstaffed: bool,
     /// Locks that keep nobody from working, and whose work is done while others wait for them.
     idle_locks: BTreeMap<LockId, u32>,
@@ -165,6 +169,7 @@ impl<'a> Scene<'a> {
             checkpoints,
             overstaffed: (idlers.len() + 1) as f64 > may_use,
             idlers,
+            team: team(facts, cast),
             worker_starts,
             taking_in,
             beside_model,
@@ -172,6 +177,7 @@ impl<'a> Scene<'a> {
             ranks_batches: ranks_batches(facts, cast),
             churning: on_cpu::churning(facts, &file_faults),
             file_faults,
+            file_waits: on_cpu::file_waits(facts),
             around_calls: AroundCalls::new(facts),
             idle_locks: locked::idle_locks(facts, cast, locks, may_use),
             lock_waits: locked::waits(facts, locks, |item| (item.from, item.woken)),

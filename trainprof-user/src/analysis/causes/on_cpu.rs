@@ -1,6 +1,6 @@
 //! Time on a CPU, or wanting one: what it went into.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Detail, Scene, file_faults::FileFaults};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
         walk::{Leaf, What},
     },
     session::{
-        Thread,
+        Thread, WaitId,
         kind::{WaitKind, wait_kind},
     },
 };
@@ -49,6 +49,25 @@ pub(super) fn churning(facts: &Facts, file_faults: &FileFaults) -> BTreeSet<u32>
         .collect()
 }
 
+/// Nanoseconds for which each thread waited for files.
+pub(super) fn file_waits(facts: &Facts) -> BTreeMap<u32, u64> {
+    let waited = |thread: &Thread| {
+        let for_file = |id: &WaitId| match wait_kind(id) {
+            WaitKind::Fault => id.object.fileset != 0,
+            kind => kind == WaitKind::File,
+        };
+        let waits = thread.waits.iter().filter(|(id, _)| for_file(id));
+        waits.map(|(_, total)| total.wait_ns).sum()
+    };
+    let threads = facts.session.threads.values();
+    threads
+        .filter(|thread| {
+            facts.session.thread(thread.key.tid).map(|now| now.key) == Some(thread.key)
+        })
+        .map(|thread| (thread.key.tid, waited(thread)))
+        .collect()
+}
+
 impl Scene<'_> {
     /// Whether what a thread reads comes through pipes rather than from files.
     fn reads_pipes(&self, tid: u32) -> bool {
@@ -67,15 +86,7 @@ impl Scene<'_> {
         let Some(thread) = self.facts.session.thread(tid) else {
             return false;
         };
-        let waited: u64 = thread
-            .waits
-            .iter()
-            .filter(|(id, _)| {
-                let fault = wait_kind(id) == WaitKind::Fault && id.object.fileset != 0;
-                fault || wait_kind(id) == WaitKind::File
-            })
-            .map(|(_, total)| total.wait_ns)
-            .sum();
+        let waited = self.file_waits.get(&tid).copied().unwrap_or(0);
         let fetched = files.filled_bytes as f64 > FETCHED * files.read_bytes as f64;
         !fetched && (waited as f64) < WAITED * reading * thread.run_ns as f64
     }
@@ -205,7 +216,7 @@ impl Scene<'_> {
                 .session
                 .thread(tid)
                 .is_some_and(|thread| thread.activity.takes_input());
-        if own && let Some(spun) = spun(self.facts, self.cast, windows) {
+        if own && let Some(spun) = spun(self.facts, tid, &self.team, windows) {
             let share = spun.share.min(split.user);
             let mut wanting = Vec::new();
             if spun.by == tid && self.overstaffed {

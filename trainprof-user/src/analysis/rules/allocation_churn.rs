@@ -192,9 +192,7 @@ fn is_kept(session: &Session, doer: Option<u32>) -> bool {
         return false;
     };
     let faults: u64 = session
-        .threads
-        .values()
-        .filter(|thread| thread.pid == pid)
+        .threads_of(pid)
         .filter_map(|thread| Some(thread.counters?.minor_faults))
         .sum();
     let grown = session

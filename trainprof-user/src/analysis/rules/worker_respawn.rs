@@ -31,9 +31,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         .iter()
         .filter(|pid| {
             session
-                .threads
-                .values()
-                .filter(|thread| thread.pid == **pid)
+                .threads_of(**pid)
                 .all(|thread| thread.until.is_some())
         })
         .count();

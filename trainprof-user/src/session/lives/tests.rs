@@ -466,3 +466,30 @@ fn more_lives_than_can_be_told_apart_count_as_the_last() {
     };
     assert_eq!(interval(&mut lives, running).running[0].tid, last);
 }
+
+#[test]
+fn the_threads_of_a_process_are_found_also_when_one_executed_a_program() {
+    let mut session = crate::session::Session::default();
+    for record in [
+        process(PID, 1, 1),
+        thread(PID, PID, 1),
+        thread(PID, 101, 2),
+        thread(PID, 102, 3),
+        process(200, PID, 4),
+        thread(200, 200, 4),
+        exec(PID, 102, 5),
+    ] {
+        session.apply(&record);
+    }
+    let of = |pid: u32| -> Vec<(u32, u64)> {
+        let keys = session.threads_of(pid).map(|thread| thread.key);
+        keys.map(|key| (key.tid, key.since.0)).collect()
+    };
+    assert_eq!(of(PID), [(PID, 1), (PID, 3), (101, 2)]);
+    assert_eq!(of(200), [(200, 4)]);
+    assert!(of(102).is_empty());
+    for (key, thread) in &session.threads {
+        let listed = session.threads_of(thread.pid);
+        assert!(listed.into_iter().any(|other| other.key == *key));
+    }
+}
