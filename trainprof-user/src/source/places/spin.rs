@@ -8,6 +8,9 @@ use crate::arch::{SPIN_BYTES, spins};
 /// Addresses that are remembered; when there are more, all are forgotten.
 const MOST: usize = 16_384;
 
+/// Memories that are open at once, each with a descriptor.
+const MOST_OPEN: usize = 64;
+
 /// What is known of addresses that samples hit.
 #[derive(Default)]
 pub(super) struct Spins {
@@ -24,6 +27,9 @@ impl Spins {
         }
         if self.seen.len() >= MOST {
             self.seen.clear();
+        }
+        if self.memories.len() >= MOST_OPEN && !self.memories.contains_key(&pid) {
+            self.memories.clear();
         }
         let memory = self
             .memories
