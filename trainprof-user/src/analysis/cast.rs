@@ -64,6 +64,23 @@ impl Cast {
             && !matches!(item.kind(), WaitKind::File | WaitKind::Fault)
     }
 
+    /// How many producers there are at once, on average: of those that live for a moment there may be thousands in all.
+    pub fn at_once(&self, facts: &Facts) -> f64 {
+        let session = facts.session;
+        let present = |thread: &Thread| thread.present_ns(session.until);
+        let lived: u64 = if self.workers.is_empty() {
+            let threads = self.loader_threads.iter();
+            threads
+                .filter_map(|tid| session.thread(*tid))
+                .map(present)
+                .sum()
+        } else {
+            let longest = |pid: &u32| session.threads_of(*pid).map(present).max();
+            self.makers.iter().filter_map(longest).sum()
+        };
+        (lived as f64 / (session.duration_s() * 1e9).max(1.0)).max(1.0)
+    }
+
     /// How many batches can be in the making at once.
     pub fn parallel(&self) -> usize {
         if self.workers.is_empty() {
@@ -228,6 +245,10 @@ fn loader_threads(
         })
         .collect();
     out.extend(ahead(facts, locks, &own, step_tid));
+    let mut wakers = BTreeMap::<u32, Vec<(u32, u64)>>::new();
+    for ((from, to), handed) in &handed {
+        wakers.entry(*to).or_default().push((*from, handed.count));
+    }
     // Whoever is fed by a worker, or by a loader thread, passes batches on.
     loop {
         let fed: Vec<u32> = own
@@ -235,14 +256,13 @@ fn loader_threads(
             .copied()
             .filter(|tid| !out.contains(tid))
             .filter(|tid| {
-                let by_workers: u64 = handed
-                    .iter()
-                    .filter(|((from, to), _)| {
-                        to == tid
-                            && (out.contains(from)
-                                || facts.pid(*from).is_some_and(|pid| workers.contains(&pid)))
-                    })
-                    .map(|(_, handed)| handed.count)
+                let feeds = |from: &u32| {
+                    out.contains(from) || facts.pid(*from).is_some_and(|pid| workers.contains(&pid))
+                };
+                let wakers = wakers.get(tid).into_iter().flatten();
+                let by_workers: u64 = wakers
+                    .filter(|(from, _)| feeds(from))
+                    .map(|(_, count)| count)
                     .sum();
                 by_workers >= MIN_HAND_OVERS
                     && by_workers > count(step_tid, *tid).count
@@ -341,11 +361,11 @@ fn ahead(facts: &Facts, locks: &BTreeMap<LockId, Lock>, own: &[u32], step_tid: u
             let activity = &thread.activity;
             activity.file_write_bytes + activity.socket_write_bytes + activity.pipe_write_bytes > 0
         });
-        if writes || !busy(facts.session, *tid) || called(facts, locks, *tid, step_tid) {
+        if writes || !busy(facts.session, *tid) {
             continue;
         }
         let of_thread = room(facts, locks, *tid, step_tid);
-        if !of_thread.is_empty() {
+        if !of_thread.is_empty() && !called(facts, locks, *tid, step_tid) {
             times.extend(of_thread.iter().map(|(_, woken)| *woken));
             found.push(*tid);
             // One of several alike that was seen there is enough.

@@ -155,7 +155,7 @@ fn trainer(
     let mut walked = Walker::new(facts, &cast, locks, guess_batch(facts, &cast)).explain();
     let steps = steps::steps(facts, &cast, &scene, &walked);
     if let Some(steps) = &steps {
-        let batch = steps.mean_ns() * cast.parallel().max(1) as f64;
+        let batch = steps.mean_ns() * cast.at_once(facts);
         let batch = (batch as u64).clamp(MIN_BATCH_NS, MAX_BATCH_NS);
         walked = Walker::new(facts, &cast, locks, batch).explain();
     }
@@ -240,8 +240,8 @@ fn guess_batch(facts: &Facts, cast: &Cast) -> u64 {
         .iter()
         .filter(|item| cast.producers.contains(&item.waker.tid))
         .count() as u64;
-    let between = facts.walkable_ns() / stalls.max(1);
-    (between * cast.parallel().max(1) as u64).clamp(MIN_BATCH_NS, MAX_BATCH_NS)
+    let between = facts.walkable_ns() as f64 / stalls.max(1) as f64;
+    ((between * cast.at_once(facts)) as u64).clamp(MIN_BATCH_NS, MAX_BATCH_NS)
 }
 
 /// A rank that does less than this part of what the others do itself only brings their results together.

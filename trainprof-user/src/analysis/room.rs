@@ -29,18 +29,20 @@ pub fn room(
     tid: u32,
     step_tid: u32,
 ) -> Vec<(u64, u64)> {
+    let woken = facts.items(tid).iter().filter(|item| {
+        item.kind() == WaitKind::Futex
+            && item.waker.kind == WakerKind::Thread as u8
+            && item.waker.tid == step_tid
+    });
+    // Threads may be many that live for a moment: all of the process's waits are looked at for those alone that wait again and again.
+    if woken.clone().count() < MIN_WAITS {
+        return Vec::new();
+    }
     let mut times = Vec::new();
     let mut ns = 0;
     let own = own_lines(facts, tid, |waker| waker == step_tid);
-    let lines: BTreeSet<u64> = facts
-        .items(tid)
-        .iter()
-        .filter(|item| {
-            item.kind() == WaitKind::Futex
-                && item.waker.kind == WakerKind::Thread as u8
-                && item.waker.tid == step_tid
-                && lock_of(locks, facts, tid, line(&item.object)).is_none()
-        })
+    let lines: BTreeSet<u64> = woken
+        .filter(|item| lock_of(locks, facts, tid, line(&item.object)).is_none())
         .map(|item| line(&item.object))
         .filter(|at| own.contains(at))
         .collect();

@@ -32,6 +32,8 @@ pub struct Walker<'a> {
     pub batch_ns: u64,
     steps: u32,
     depth: u32,
+    /// What was made for the last stall of each kind that each producer ended.
+    batches: BTreeMap<(Hop, u32), stalls::Batch>,
 }
 
 impl<'a> Walker<'a> {
@@ -48,6 +50,7 @@ impl<'a> Walker<'a> {
             batch_ns,
             steps: 0,
             depth: 0,
+            batches: BTreeMap::new(),
         }
     }
 

@@ -12,6 +12,19 @@ const ONE_STALL_NS: u64 = 2_000_000;
 /// A stall of at least this share of the time that a batch takes sees it made.
 const MOST_OF_BATCH: f64 = 0.7;
 
+/// What was made for two stalls of one producer is much the same where it began and ended as near to each other as this part of the time that
+/// a batch takes: many short stalls while one batch is made need one walk.
+const MUCH_THE_SAME: u64 = 16;
+
+/// What a producer, and those behind it, did for a batch.
+pub(super) struct Batch {
+    from: u64,
+    to: u64,
+    /// Nanoseconds, in all and by leaf.
+    total: f64,
+    leaves: Vec<(u32, f64)>,
+}
+
 impl Walker<'_> {
     /// Where a span ends without a wait for a batch that its end cuts off: who was to end that is not known, and those that were
     /// seen whole tell the same. One that is longer than all of them is another matter.
@@ -147,19 +160,37 @@ impl Walker<'_> {
         }
         let begin = stall.1.saturating_sub(self.batch_ns).min(stall.0);
         let begin = begin.max(self.span_start(stall.0));
-        let mut batch = Vec::new();
-        self.walk(last.waker.tid, begin, stall.1, &mut hops, true, &mut batch);
-        // Where a producer stood back for the step thread, that one did not wait for it.
-        let stood_back = |leaf: &Leaf| matches!(leaf.what, What::Runnable { by, .. } if by == tid);
-        batch.retain(|part| self.is_busy_producer(&part.leaf) && !stood_back(&part.leaf));
-        if batch.is_empty() {
-            batch = pooled;
+        let way = (hops[0], last.waker.tid);
+        let known = self.batches.remove(&way).filter(|batch| {
+            let near = |a: u64, b: u64| a.abs_diff(b) <= self.batch_ns / MUCH_THE_SAME;
+            near(batch.from, begin) && near(batch.to, stall.1)
+        });
+        let batch = known.unwrap_or_else(|| {
+            let mut parts = Vec::new();
+            self.walk(last.waker.tid, begin, stall.1, &mut hops, true, &mut parts);
+            // Where a producer stood back for the step thread, that one did not wait for it.
+            let stood_back =
+                |leaf: &Leaf| matches!(leaf.what, What::Runnable { by, .. } if by == tid);
+            parts.retain(|part| self.is_busy_producer(&part.leaf) && !stood_back(&part.leaf));
+            let total = parts.iter().map(|part| part.ns).sum();
+            let leaves = out.pool(parts);
+            Batch {
+                from: begin,
+                to: stall.1,
+                total,
+                leaves,
+            }
+        });
+        if batch.leaves.is_empty() {
+            for part in pooled {
+                let ns = part.ns * scale;
+                out.add(part, stall, ns);
+            }
         }
-        let total: f64 = batch.iter().map(|part| part.ns).sum();
-        for part in batch {
-            let ns = pooled_ns * part.ns / total;
-            out.add(part, stall, ns);
+        for (leaf, ns) in &batch.leaves {
+            out.spend(*leaf, stall, pooled_ns * ns / batch.total);
         }
+        self.batches.insert(way, batch);
     }
 
     fn span_start(&self, at: u64) -> u64 {

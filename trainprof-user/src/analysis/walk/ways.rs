@@ -1,6 +1,6 @@
 //! Ways from the step thread to what its time was spent with, and the time that went each of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::{
     analysis::locks::LockId,
@@ -196,6 +196,33 @@ impl Walked {
     }
 
     pub(super) fn add(&mut self, part: Part, stretch: (u64, u64), ns: f64) {
+        let leaf = self.keep(part);
+        self.spend(leaf, stretch, ns);
+    }
+
+    /// The leaves of some pieces, with the nanoseconds of each.
+    pub(super) fn pool(&mut self, parts: Vec<Part>) -> Vec<(u32, f64)> {
+        let mut out = BTreeMap::<u32, f64>::new();
+        for part in parts {
+            let ns = part.ns;
+            *out.entry(self.keep(part)).or_default() += ns;
+        }
+        out.into_iter().collect()
+    }
+
+    /// So much of a stretch of the step thread's time went into a leaf.
+    pub(super) fn spend(&mut self, leaf: u32, stretch: (u64, u64), ns: f64) {
+        self.leaves[leaf as usize].1.ns += ns;
+        self.pieces.push(Piece {
+            from: stretch.0,
+            to: stretch.1,
+            ns,
+            leaf,
+        });
+    }
+
+    /// The leaf of a piece, which shows when its thread did that.
+    fn keep(&mut self, part: Part) -> u32 {
         let window = part.window;
         // Of waiting and being runnable that is known from sums alone, no single piece is known.
         let whole = part.ns >= 0.99 * (window.1 - window.0) as f64;
@@ -206,16 +233,10 @@ impl Walked {
         };
         let number = self.leaf(part.leaf);
         let spent = &mut self.leaves[number as usize].1;
-        spent.ns += ns;
         if kept && spent.windows.len() < MAX_WINDOWS {
             spent.windows.push(window);
         }
-        self.pieces.push(Piece {
-            from: stretch.0,
-            to: stretch.1,
-            ns,
-            leaf: number,
-        });
+        number
     }
 }
 
