@@ -4,11 +4,11 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     company::is_near,
-    stories::{TRAINER, job, stall},
+    stories::{TRAINER, feeder, job, stall},
     tale::{By, FUTEX, On, POLL, Tale},
 };
 use crate::{
-    analysis::{Analysis, Kind, analyse},
+    analysis::{Analysis, Kind, analyse, facts::Facts},
     record::fact::PlaceClass,
 };
 
@@ -136,4 +136,25 @@ fn thread_pools_that_look_for_work_take_each_others_cpus() {
     // Who computes has the CPU for the model.
     let team = behind_its_own("libopenblas.so.0");
     is_near(share(&team, Kind::CpuContention), 0.0);
+}
+
+#[test]
+fn producers_that_live_one_after_the_other_are_one_at_once() {
+    // Eighty workers for 100 ms each, each of which hands over four batches.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for n in 0..80_u32 {
+        let (worker, begin) = (300 + n, f64::from(n) * 100.0);
+        tale.process(worker, TRAINER)
+            .thread(worker, feeder(worker))
+            .lived(worker, begin, begin + 100.0);
+        for batch in 0..4 {
+            let from = begin + 5.0 + f64::from(batch) * 20.0;
+            stall(&mut tale, from, from + 10.0, worker);
+        }
+    }
+    let session = tale.session(8000.0);
+    let cast = analyse(&session).trainer.expect("a trainer").cast;
+    assert_eq!(cast.parallel(), 80);
+    is_near(cast.at_once(&Facts::new(&session)), 1.0);
 }
