@@ -14,7 +14,7 @@ use super::{
     timeline::Item,
 };
 use crate::{
-    record::fact::TouchFact,
+    record::fact::{GpuCallKind, TouchFact},
     session::{MIN_STATE_BYTES, Thread, kind::WaitKind, roles::MIN_BYTES_PER_S},
 };
 
@@ -182,12 +182,21 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
     }
     marks.sort_by_key(|mark| (mark.from, mark.to));
     let openings = openings(facts, tid);
+    // State that lies on a GPU is fetched part by part.
+    let apart = |from: u64, to: u64| {
+        let apart = to.saturating_sub(from);
+        if apart > WRITES_APART_NS {
+            apart - copied(facts, tid, from, to)
+        } else {
+            apart
+        }
+    };
     let mut bursts: Vec<Burst> = Vec::new();
     // Until the next file is opened, something else is done.
     let mut between = Vec::new();
     for mark in marks {
         match bursts.last_mut() {
-            Some(last) if mark.from.saturating_sub(last.to) <= WRITES_APART_NS => {
+            Some(last) if apart(last.to, mark.from) <= WRITES_APART_NS => {
                 let next = openings.partition_point(|at| *at <= last.to);
                 if let Some(at) = openings.get(next).filter(|at| **at <= mark.from) {
                     let begun = from_made(
@@ -200,9 +209,10 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
                         between.push((last.to, begun));
                     }
                 }
+                let copied = copied(facts, tid, last.to, mark.from);
                 last.to = last.to.max(mark.to);
                 last.bytes += mark.bytes;
-                last.waited += mark.waited;
+                last.waited += mark.waited + copied;
                 last.synced |= mark.synced;
             }
             _ => bursts.push(mark),
@@ -219,6 +229,18 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
             .collect(),
     );
     without(&whole, &union(between))
+}
+
+/// Nanoseconds for which a thread stood still in copies from or to a GPU in a stretch of time.
+fn copied(facts: &Facts, tid: u32, from: u64, to: u64) -> u64 {
+    let calls = facts.calls(tid);
+    let first = calls.partition_point(|call| call.to <= from);
+    calls[first..]
+        .iter()
+        .take_while(|call| call.from < to)
+        .filter(|call| matches!(call.kind, GpuCallKind::Copy | GpuCallKind::CopyAsync))
+        .map(|call| call.to.min(to) - call.from.max(from))
+        .sum()
 }
 
 /// When a thread opened files that it wrote to next.

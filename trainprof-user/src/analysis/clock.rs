@@ -24,6 +24,8 @@ pub enum Clock {
     Queue,
     /// The trainer, having no workers, began to read a batch.
     OwnBatches,
+    /// The trainer waited for a thread of its own that does a part of each step, such as the backward pass on a GPU.
+    OwnThread,
     /// The trainer waited for the GPU to finish.
     GpuSync,
     /// The trainer waited for other ranks.
@@ -40,6 +42,7 @@ impl Clock {
             Self::BatchHandOver => "batch-hand-over",
             Self::Queue => "queue",
             Self::OwnBatches => "own-batches",
+            Self::OwnThread => "own-thread",
             Self::GpuSync => "gpu-sync",
             Self::Collectives => "collectives",
             Self::OwnCalls => "own-calls",

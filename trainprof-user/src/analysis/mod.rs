@@ -30,6 +30,7 @@ pub mod locks;
 pub mod memory;
 pub mod messages;
 mod multiples;
+mod own_thread;
 pub mod pace;
 pub mod phases;
 mod pieces;

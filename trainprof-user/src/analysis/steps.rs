@@ -16,6 +16,7 @@ use super::{
     locks::lock_of,
     messages::{Channel, began, hand_overs, is_one_of, reads, requests, taken_from_to},
     multiples::filled,
+    own_thread::own_thread,
     phases::renewals,
     pieces::{one_from_each, whole_batches, whole_from_helper},
     polling::is_polled,
@@ -57,6 +58,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
     let candidates = [
         from_polling(facts, cast),
         from_workers(facts, cast, scene, walked),
+        from_own_thread(facts, cast, scene),
         from_gpu(facts, cast),
         from_queue(facts, cast, scene),
         from_own_batches(facts, scene),
@@ -344,6 +346,12 @@ fn from_own_calls(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
 fn echoes(times: &[u64], checkpoints: &[(u64, u64)]) -> bool {
     let (times, checkpoints) = (times.len() as f64, checkpoints.len() as f64);
     (times - checkpoints).abs() <= ECHO * times
+}
+
+/// Parts of steps that a thread of its own does while it waits.
+fn from_own_thread(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
+    let times = own_thread(facts, cast, scene.locks)?;
+    Some(build(facts, Clock::OwnThread, times, None))
 }
 
 /// Synchronising calls: one a step, or a group of them, in which next to nothing is done between two.

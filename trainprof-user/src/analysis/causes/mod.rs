@@ -354,15 +354,20 @@ impl<'a> Scene<'a> {
         }
         match leaf.what {
             What::Run { tid } => self.running(leaf, tid, &spent.windows, out),
-            What::GpuCall { kind, .. } => out.push((
-                match kind {
+            What::GpuCall { tid, kind } => {
+                let kind = match kind {
                     GpuCallKind::Synchronise => Kind::Compute,
                     GpuCallKind::Copy | GpuCallKind::CopyAsync => Kind::H2dCopy,
                     GpuCallKind::Allocate | GpuCallKind::Free => Kind::AllocationChurn,
-                },
-                detail,
-                1.0,
-            )),
+                };
+                // What it fetches from the GPU between opening a file and writing that, it fetches to write it.
+                let checkpoints = self.checkpoints.of(self.cast, tid);
+                let written = share_inside(&spent.windows, checkpoints);
+                if written > 0.0 {
+                    out.push((Kind::Checkpoint, detail, written));
+                }
+                out.push((kind, detail, 1.0 - written));
+            }
             What::Runnable { tid, by } => self.runnable(tid, by, &spent.windows, out),
             What::Wait {
                 tid,

@@ -227,7 +227,7 @@ impl Walked {
         // Of waiting and being runnable that is known from sums alone, no single piece is known.
         let whole = part.ns >= 0.99 * (window.1 - window.0) as f64;
         let kept = match part.leaf.what {
-            What::Run { .. } => true,
+            What::Run { .. } | What::GpuCall { .. } => true,
             What::Runnable { .. } | What::Wait { .. } => whole,
             _ => false,
         };

@@ -6,6 +6,11 @@
 //! Of virtual memory management the call that makes memory counts (`cuMemCreate`) and the one that gives it back: reserving
 //! addresses and mapping would count the same bytes again. `cudaMalloc3D` and arrays have their sizes in structures, and are seen
 //! as the driver's calls inside them, where they make such.
+//!
+//! The runtime asks the driver for its functions at run time (`cuGetProcAddress`) and gets those that the driver exports, so that
+//! a probe on these is hit in calls of the runtime too. That counts nothing twice: of calls inside each other on one thread the
+//! outermost is told. The driver's are for whoever passes the runtime by (XLA, NCCL, expandable segments of PyTorch); where they are
+//! called often and tell nothing new they are let go.
 
 use trainprof_common::gpu::{CallKind, NO_ARG};
 
@@ -46,16 +51,6 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether it is probed in a process that has the runtime mapped, or not.
-    ///
-    /// The runtime asks the driver for its functions at run time (`cuGetProcAddress`) and gets those that the driver exports, so that
-    /// a probe on these is hit in calls of the runtime too. That counts nothing twice: of calls inside each other on one thread the
-    /// outermost is told. It costs two more traps. So what only begins a copy, which may be often, is left to the runtime's own
-    /// function; what blocks or allocates is also for whoever passes the runtime by (expandable segments of PyTorch, NCCL, XLA).
-    pub fn wanted(&self, has_runtime: bool) -> bool {
-        self.library == Runtime || !has_runtime || self.kind != CopyAsync
-    }
-
     /// How many of its arguments, the first ones, are read.
     pub fn arguments(&self) -> usize {
         [self.size, self.times]
@@ -182,26 +177,15 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_allocations_are_probed_beside_the_runtime_too() {
+    fn as_many_arguments_are_read_as_sizes_need() {
         let find = |name: &str| CATALOGUE.iter().find(|row| row.name == name);
-        for (name, alone, beside) in [
-            ("cudaMemcpyAsync", true, true),
-            ("cuMemcpyAsync", true, false),
-            ("cuMemcpyHtoD_v2", true, true),
-            ("cuMemAlloc_v2", true, true),
-            ("cuMemCreate", true, true),
-            ("cuMemRelease", true, true),
+        for (name, arguments) in [
+            ("cuMemCreate", 2),
+            ("cudaMallocPitch", 4),
+            ("cuMemRelease", 0),
         ] {
-            let row = find(name).expect(name);
-            assert_eq!(
-                (row.wanted(false), row.wanted(true)),
-                (alone, beside),
-                "{name}"
-            );
+            assert_eq!(find(name).expect(name).arguments(), arguments, "{name}");
         }
-        assert_eq!(find("cuMemCreate").expect("a row").arguments(), 2);
-        assert_eq!(find("cudaMallocPitch").expect("a row").arguments(), 4);
-        assert_eq!(find("cuMemRelease").expect("a row").arguments(), 0);
     }
 
     #[test]

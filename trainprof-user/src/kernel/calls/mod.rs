@@ -50,8 +50,8 @@ enum Order {
     Look { pid: u32, uses_gpu: bool },
     /// It has ended or executed another program.
     Forget { pid: u32 },
-    /// Remove the probes of a function from every process.
-    Detach { function: u16 },
+    /// Remove the probes of these functions from every process.
+    Detach { functions: Vec<u16> },
 }
 
 /// What the other process tells.
@@ -62,6 +62,10 @@ pub enum Notice {
         number: u16,
         library: String,
         name: String,
+        /// [`trainprof_common::gpu::CallKind`] number.
+        kind: u8,
+        /// One of the driver's, which the runtime's own functions call.
+        driver: bool,
         /// Whether its probe is single-stepped: some 10 µs a call, else about one.
         steps: bool,
     },
@@ -132,9 +136,9 @@ impl CallProbes {
         self.order(&Order::Forget { pid })
     }
 
-    /// Lets it remove a function's probes.
-    pub fn detach(&self, function: u16) -> bool {
-        self.order(&Order::Detach { function })
+    /// Lets it remove the probes of these functions.
+    pub fn detach(&self, functions: Vec<u16>) -> bool {
+        self.order(&Order::Detach { functions })
     }
 
     /// CPU time of that process, nanoseconds.

@@ -112,7 +112,7 @@ pub fn serve(ebpf: &mut Ebpf, prepared: Result<Relocated, String>, line: &Line) 
                 let _ = line.send(&Notice::Looked { pid });
             }
             Received::Message(Order::Forget { pid }) => server.attached.retain(|a| a.pid != pid),
-            Received::Message(Order::Detach { function }) => server.detach(function),
+            Received::Message(Order::Detach { functions }) => server.detach(&functions),
             Received::Nothing => {}
             Received::Ended => return,
         }
@@ -129,7 +129,6 @@ impl Server<'_> {
         };
         let mut mapped = mapped::decode(&maps);
         drop(maps);
-        let has_runtime = mapped.iter().any(|m| m.library == Library::Runtime);
         mapped.retain(|m| {
             !self
                 .attached
@@ -147,11 +146,11 @@ impl Server<'_> {
                 );
                 return;
             }
-            self.attach(pid, &library, has_runtime);
+            self.attach(pid, &library);
         }
     }
 
-    fn attach(&mut self, pid: u32, mapped: &Mapped, has_runtime: bool) {
+    fn attach(&mut self, pid: u32, mapped: &Mapped) {
         let Some(process) = NonZeroU32::new(pid) else {
             return;
         };
@@ -179,7 +178,7 @@ impl Server<'_> {
             .cloned()
             .unwrap_or_default();
         let mut spots = Vec::new();
-        for row in CATALOGUE.iter().filter(|row| row.wanted(has_runtime)) {
+        for row in CATALOGUE {
             let Some(site) = sites.get(row.name) else {
                 continue;
             };
@@ -277,6 +276,8 @@ impl Server<'_> {
             number,
             library: library.to_owned(),
             name: row.name.to_owned(),
+            kind: row.kind as u8,
+            driver: row.library == Library::Driver,
             steps: site.steps,
         });
         // A function that nobody was told of must not be probed.
@@ -287,15 +288,15 @@ impl Server<'_> {
         Some(number)
     }
 
-    fn detach(&mut self, function: u16) {
-        self.detached.push(function);
+    fn detach(&mut self, functions: &[u16]) {
+        self.detached.extend(functions);
         let mut lost = None;
         for attached in &mut self.attached {
             match &mut attached.links {
-                Probes::Each(each) => each.retain(|(number, _)| *number != function),
+                Probes::Each(each) => each.retain(|(number, _)| !functions.contains(number)),
                 Probes::Together(spots, links) => {
                     let before = spots.len();
-                    spots.retain(|(number, _)| *number != function);
+                    spots.retain(|(number, _)| !functions.contains(number));
                     if spots.len() == before {
                         continue;
                     }

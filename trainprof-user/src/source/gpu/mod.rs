@@ -1,11 +1,16 @@
 //! What the job does with GPUs: the driver's answers and the probes on runtime calls, as records.
 
+mod dear;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::Read,
 };
 
+use trainprof_common::gpu::CallKind;
+
+use self::dear::{Rate, is_inside, let_go};
 use crate::{
     gpu::{
         Answer, DeviceUser, Driver, Heard,
@@ -27,10 +32,6 @@ const LOOK_EVERY: u64 = 10 * SECOND;
 /// A process that has been there longer is looked at less often: it has its libraries.
 const SETTLED: u64 = 60 * SECOND;
 const SETTLED_LOOK_EVERY: u64 = 30 * SECOND;
-/// Calls a second from which on a function is not watched any more. The probes of a call take about 10 µs where the
-/// kernel has to single-step, else about one: either way 2 % of a CPU.
-const MOST_STEPPED: u64 = 2_000;
-const MOST_EMULATED: u64 = 20_000;
 /// Bytes read of a process's environment.
 const ENVIRON: u64 = 128 << 10;
 
@@ -38,6 +39,8 @@ const ENVIRON: u64 = 128 << 10;
 struct Watched {
     number: u16,
     name: String,
+    kind: CallKind,
+    driver: bool,
     steps: bool,
     /// Calls when the current second began, and when that was looked at last.
     before: u64,
@@ -146,7 +149,7 @@ impl Gpus {
                 self.notice(notice, &count, out);
             }
             self.look(now, job, calls);
-            self.cap(now, calls, &count, out);
+            self.cap(now, calls, &count, job, out);
         }
     }
 
@@ -225,6 +228,8 @@ impl Gpus {
                 number,
                 library,
                 name,
+                kind,
+                driver,
                 steps,
             } => {
                 out.push(Record::GpuFunction {
@@ -236,6 +241,8 @@ impl Gpus {
                 self.watched.push(Watched {
                     number,
                     name,
+                    kind: CallKind::from_number(u32::from(kind)).unwrap_or(CallKind::Synchronise),
+                    driver,
                     steps,
                     before: calls,
                     seen: calls,
@@ -281,39 +288,53 @@ impl Gpus {
         now: KtimeNs,
         calls: &CallProbes,
         count: &impl Fn(u16) -> u64,
+        job: &BTreeSet<u32>,
         out: &mut Vec<Record>,
     ) {
+        // In the middle of a second what is too much already is let go too.
         let seconds = now.seconds_since(self.second_began);
         let over = seconds >= 1.0;
-        // Over a turn that came late, as many more calls are allowed.
-        let allowance = seconds.max(1.0);
-        self.watched.retain_mut(|watched| {
+        let mut rates = Vec::with_capacity(self.watched.len());
+        for watched in &mut self.watched {
             let total = count(watched.number);
-            let calls_made = total.saturating_sub(watched.before);
             let new = total.saturating_sub(std::mem::replace(&mut watched.seen, total));
-            let most = if watched.steps {
+            if watched.steps {
                 self.calls.stepped += new;
-                MOST_STEPPED
             } else {
                 self.calls.emulated += new;
-                MOST_EMULATED
-            };
+            }
+            rates.push(Rate {
+                kind: watched.kind,
+                driver: watched.driver,
+                steps: watched.steps,
+                calls: total.saturating_sub(watched.before) as f64 / seconds.max(1.0),
+            });
             if over {
                 watched.before = total;
             }
-            if calls_made as f64 <= most as f64 * allowance || !calls.detach(watched.number) {
-                return true;
-            }
-            out.push(Record::Missing {
-                what: format!("gpu-calls: {}", watched.name),
-                reason: format!(
-                    "called more than {most} times a second: watching that would slow the job down"
-                ),
-            });
-            false
-        });
+        }
         if over {
             self.second_began = now;
+        }
+        let users: BTreeSet<&u32> = self.contexts.values().flatten().collect();
+        let processes = users.into_iter().filter(|pid| job.contains(pid)).count();
+        let mut gone = let_go(&rates, processes);
+        let numbers = gone.iter().map(|at| self.watched[*at].number).collect();
+        if gone.is_empty() || !calls.detach(numbers) {
+            return;
+        }
+        gone.sort_unstable();
+        for at in gone.into_iter().rev() {
+            let watched = self.watched.remove(at);
+            if !is_inside(&rates[at], &rates) {
+                out.push(Record::Missing {
+                    what: format!("gpu-calls: {}", watched.name),
+                    reason: format!(
+                        "called {:.0} times a second or more: watching that would slow the job down",
+                        rates[at].calls
+                    ),
+                });
+            }
         }
     }
 }

@@ -1,0 +1,148 @@
+//! Which functions of the GPU's runtime are called too often to be watched: pure.
+
+use trainprof_common::gpu::CallKind;
+
+/// What the probes of a call take of the thread that makes it, nanoseconds: at its entry and its return, with what they send. Measured
+/// on a job that calls 60 000 times a second (Linux 6.18, H200): 1.7 µs a call. Where the kernel has to single-step, some 10.
+const EMULATED_NS: f64 = 1_700.0;
+const STEPPED_NS: f64 = 10_000.0;
+/// What all of them together may take, nanoseconds a second for each process that makes calls: half a percent of one thread.
+const MOST_NS: f64 = 5_000_000.0;
+/// Who takes less than this part of that is not let go: it would not help.
+const LITTLE: f64 = 0.05;
+/// The driver's functions are made inside the runtime's when these are called so many times for each of their calls.
+const INSIDE: f64 = 0.5;
+
+/// How often a function is called.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    pub kind: CallKind,
+    /// One of `libcuda`, which the runtime's own functions call.
+    pub driver: bool,
+    pub steps: bool,
+    /// Calls a second.
+    pub calls: f64,
+}
+
+impl Rate {
+    fn ns(&self) -> f64 {
+        self.calls
+            * if self.steps {
+                STEPPED_NS
+            } else {
+                EMULATED_NS
+            }
+    }
+}
+
+/// Which of these are let go, by their places: what tells least first. `processes` make calls.
+pub fn let_go(rates: &[Rate], processes: usize) -> Vec<usize> {
+    let most = MOST_NS * processes.max(1) as f64;
+    let mut sum: f64 = rates.iter().map(Rate::ns).sum();
+    let mut order: Vec<usize> = (0..rates.len())
+        .filter(|at| rates[*at].ns() > LITTLE * most)
+        .collect();
+    order.sort_by(|a, b| {
+        let (a, b) = (&rates[*a], &rates[*b]);
+        worth(a, rates)
+            .cmp(&worth(b, rates))
+            .then(b.ns().total_cmp(&a.ns()))
+    });
+    let mut out = Vec::new();
+    for at in order {
+        if sum <= most {
+            break;
+        }
+        sum -= rates[at].ns();
+        out.push(at);
+    }
+    out
+}
+
+/// Whether a function's calls are those that the runtime makes inside its own: they tell nothing that these do not.
+pub fn is_inside(rate: &Rate, rates: &[Rate]) -> bool {
+    let outside: f64 = rates
+        .iter()
+        .filter(|other| !other.driver && other.kind == rate.kind)
+        .map(|other| other.calls)
+        .sum();
+    rate.driver && outside >= INSIDE * rate.calls
+}
+
+/// How much a function's calls tell.
+fn worth(rate: &Rate, rates: &[Rate]) -> u8 {
+    if is_inside(rate, rates) {
+        return 0;
+    }
+    match rate.kind {
+        // Only begins something.
+        CallKind::CopyAsync => 1,
+        CallKind::Allocate | CallKind::Free => 2,
+        CallKind::Copy | CallKind::Synchronise => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(kind: CallKind, driver: bool, calls: f64) -> Rate {
+        Rate {
+            kind,
+            driver,
+            steps: false,
+            calls,
+        }
+    }
+
+    #[test]
+    fn a_few_hundred_calls_are_all_watched() {
+        let rates = [
+            rate(CallKind::Synchronise, false, 400.0),
+            rate(CallKind::Synchronise, true, 400.0),
+            rate(CallKind::CopyAsync, false, 800.0),
+        ];
+        assert!(let_go(&rates, 1).is_empty());
+    }
+
+    #[test]
+    fn what_tells_nothing_new_goes_first() {
+        // 13.6 ms a second, of which 5 may be.
+        let rates = [
+            rate(CallKind::Synchronise, false, 2_000.0),
+            rate(CallKind::Synchronise, true, 2_000.0),
+            rate(CallKind::CopyAsync, false, 2_000.0),
+            rate(CallKind::CopyAsync, true, 2_000.0),
+        ];
+        assert_eq!(let_go(&rates, 1), [1, 3, 2]);
+        // Two processes make them.
+        assert_eq!(let_go(&rates, 2), [1, 3]);
+    }
+
+    #[test]
+    fn who_calls_the_driver_itself_is_watched_there() {
+        let rates = [
+            rate(CallKind::CopyAsync, true, 4_000.0),
+            rate(CallKind::Synchronise, true, 2_000.0),
+            rate(CallKind::Allocate, false, 10.0),
+        ];
+        assert_eq!(let_go(&rates, 1), [0]);
+    }
+
+    #[test]
+    fn twenty_thousand_waits_a_second_are_too_many() {
+        let rates = [
+            rate(CallKind::Synchronise, false, 20_000.0),
+            rate(CallKind::Synchronise, true, 20_000.0),
+            rate(CallKind::CopyAsync, false, 20_000.0),
+            rate(CallKind::Free, false, 1.0),
+        ];
+        assert_eq!(let_go(&rates, 1), [1, 2, 0]);
+        // What is single-stepped is dear sooner.
+        let stepped = Rate {
+            steps: true,
+            ..rate(CallKind::Synchronise, false, 600.0)
+        };
+        assert_eq!(let_go(&[stepped], 1), [0]);
+    }
+}
