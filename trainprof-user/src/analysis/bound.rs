@@ -40,6 +40,8 @@ pub struct Terms {
     pub pinned: Option<f64>,
     /// The GPU's busy time; 0 without one.
     pub gpu_busy: f64,
+    /// Part (0–1) of it that may be pauses between small kernels.
+    pub gpu_pauses: f64,
     /// What the ranks beside the one that is waited for most are busy themselves.
     pub other_ranks: f64,
     pub pace: Pace,
@@ -74,11 +76,16 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
     // What no step needs can be done elsewhere, or later.
     let cpu_gone = cpu_gone + terms.cpu_apart;
     let cpu = (terms.cpu - cpu_gone).max(0.0) / cpus.max(0.01);
-    let mut least = own.max(supply).max(cpu).max(terms.gpu_busy);
+    let gpu_busy = match kind {
+        // What launches less also launches larger kernels.
+        Kind::HostCompute => terms.gpu_busy * (1.0 - terms.gpu_pauses),
+        _ => terms.gpu_busy,
+    };
+    let mut least = own.max(supply).max(cpu).max(gpu_busy);
     if kind != Kind::Serialization {
         // Taking away what the walk blamed on the cause is possible, whatever the model says.
         least = least.min(terms.wall - terms.own_of_cause - terms.stall_of_cause);
-        least = least.max(terms.gpu_busy);
+        least = least.max(gpu_busy);
     }
     if kind == Kind::Communication {
         least = least.max(terms.other_ranks);
@@ -99,6 +106,11 @@ pub fn moved(terms: &Terms, ns: f64) -> f64 {
         return f64::INFINITY;
     }
     (terms.wall / least * EXACT.max(terms.pace.undisturbed)).max(1.0)
+}
+
+/// The same for work of others on the GPU, this share (0–1) of the time.
+pub fn without(share: f64) -> f64 {
+    EXACT / (1.0 - share).max(0.01)
 }
 
 /// Share (0–1) of the time in which what is left was slowed down by the cause.

@@ -22,6 +22,8 @@ pub struct Call {
     pub from: u64,
     pub to: u64,
     pub kind: GpuCallKind,
+    /// Bytes copied or allocated; 0 when not known.
+    pub bytes: u64,
 }
 
 /// Everything that the analysis looks up by thread and time (kernel time, ns).
@@ -56,6 +58,7 @@ impl<'a> Facts<'a> {
                     from: call.from.0,
                     to: call.from.0 + call.ns,
                     kind: call.kind,
+                    bytes: call.bytes,
                 });
             }
             for sample in &segment.samples {
@@ -92,6 +95,11 @@ impl<'a> Facts<'a> {
                 .collect(),
             segments,
         }
+    }
+
+    /// Threads that call the GPU's runtime, with their calls.
+    pub fn calling_threads(&self) -> impl Iterator<Item = (u32, &[Call])> {
+        self.calls.iter().map(|(tid, calls)| (*tid, &**calls))
     }
 
     /// Nanoseconds of the watch that can be walked.

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::{
+    causes::Share,
     gpu::{GpuTime, IdleSpan},
     kind::Kind,
     spans::overlap,
@@ -27,7 +28,13 @@ pub struct IdleBlame {
     pub by_kind: BTreeMap<Kind, f64>,
     /// Seconds that may belong to another cause.
     pub uncertain_s: f64,
+    /// Of the seconds of copies: while the host waited for the GPU, which waited for copies that were begun before.
+    pub behind_copies_s: f64,
 }
+
+/// Copies that were begun take so many times as long as the fastest link needs at most, mostly: 1.3 where the link is that one (PCIe 5.0,
+/// H100, pinned memory).
+const SLOWER_LINK: f64 = 2.0;
 
 /// In which order idle time is given to what the host did.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,9 +119,14 @@ pub fn blame(
             left -= given;
         }
         let by_host = left.min(computing);
+        left -= by_host;
+        // The GPU takes its work one by one: while it copies for what is queued behind, no kernel runs.
+        let behind = left.min(SLOWER_LINK * gpu.copying(span.from, span.to));
+        out.behind_copies_s += behind / 1e9 / devices;
         for (kind, ns) in [
             (Kind::HostCompute, by_host),
-            (Kind::Unknown, left - by_host),
+            (Kind::H2dCopy, behind),
+            (Kind::Unknown, left - behind),
         ] {
             if ns > 0.0 {
                 *out.by_kind.entry(kind).or_default() += ns / 1e9 / devices;
@@ -122,6 +134,28 @@ pub fn blame(
         }
     }
     out
+}
+
+/// Gives so many seconds of waits for the GPU to copies: it waited for these.
+pub fn give_to_copies(shares: &mut Vec<Share>, waits: &[bool], seconds: f64) {
+    let is_wait = |share: &Share| waits[share.leaf as usize] && share.kind == Kind::Compute;
+    let all: f64 = shares
+        .iter()
+        .filter(|share| is_wait(share))
+        .map(|share| share.ns)
+        .sum();
+    let part = (seconds * 1e9 / all.max(1.0)).min(1.0);
+    let mut copies = Vec::new();
+    for share in shares.iter_mut().filter(|share| is_wait(share)) {
+        let mut copy = share.clone();
+        copy.kind = Kind::H2dCopy;
+        copy.of_leaf *= part;
+        copy.ns *= part;
+        share.of_leaf -= copy.of_leaf;
+        share.ns -= copy.ns;
+        copies.push(copy);
+    }
+    shares.extend(copies.into_iter().filter(|copy| copy.ns > 0.0));
 }
 
 /// The idle time of the mean device of the job, each device by the time of the trainer that the driver lists on it, or, where it lists
@@ -144,6 +178,7 @@ pub fn of_job<'a>(mut trainers: impl Iterator<Item = &'a IdleBlame> + Clone) -> 
         out.idle_s += blame.idle_s * part;
         out.seen_s += blame.seen_s * part;
         out.uncertain_s += blame.uncertain_s * part;
+        out.behind_copies_s += blame.behind_copies_s * part;
         for (kind, seconds) in &blame.by_kind {
             *out.by_kind.entry(*kind).or_default() += seconds * part;
         }
@@ -154,6 +189,7 @@ pub fn of_job<'a>(mut trainers: impl Iterator<Item = &'a IdleBlame> + Clone) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::causes::Detail;
 
     /// One sample, of a device that idled for this share of it.
     fn sampled_once(idle: f64) -> GpuTime {
@@ -164,10 +200,14 @@ mod tests {
                 idle,
             }],
             calls: true,
+            waits_seen: true,
             synchronising: 0.0,
             devices: vec![0],
             own: true,
             sampled_devices: 1,
+            copies: Vec::new(),
+            ours: 1.0,
+            filled: 1.0,
         }
     }
 
@@ -196,10 +236,14 @@ mod tests {
                 },
             ],
             calls: true,
+            waits_seen: true,
             synchronising: 0.0,
             devices: vec![0],
             own: true,
             sampled_devices: 1,
+            copies: Vec::new(),
+            ours: 1.0,
+            filled: 1.0,
         };
         let pieces = [
             Piece {
@@ -255,5 +299,42 @@ mod tests {
         let got = blame(&gpu, &[(0, 1_000)], &pieces, &kinds, &[false, true]);
         let ns = |kind: Kind| (got.by_kind.get(&kind).copied().unwrap_or(0.0) * 1e9).round();
         assert_eq!((ns(Kind::HostCompute), ns(Kind::Unknown)), (200.0, 400.0));
+    }
+
+    #[test]
+    fn what_idles_behind_a_copy_is_the_copys() {
+        let mut gpu = sampled_once(0.6);
+        // The host computes for 200, and waits for the GPU for the rest. Of the 600 that it idles a copy takes 100 at least.
+        gpu.copies = vec![(100, 100.0)];
+        let pieces = [piece(0, 200, 0), piece(200, 1_000, 1)];
+        let kinds = [vec![(Kind::Compute, 1.0)], vec![(Kind::Compute, 1.0)]];
+        let got = blame(&gpu, &[(0, 1_000)], &pieces, &kinds, &[false, true]);
+        let ns = |kind: Kind| (got.by_kind.get(&kind).copied().unwrap_or(0.0) * 1e9).round();
+        assert_eq!(
+            (ns(Kind::HostCompute), ns(Kind::H2dCopy), ns(Kind::Unknown)),
+            (200.0, 200.0, 200.0)
+        );
+        let share = |leaf: u32, ns: f64| Share {
+            leaf,
+            kind: Kind::Compute,
+            detail: Detail::default(),
+            of_leaf: 1.0,
+            ns,
+            in_stall: false,
+        };
+        let mut shares = vec![share(0, 200.0), share(1, 800.0)];
+        give_to_copies(&mut shares, &[false, true], got.behind_copies_s);
+        let told: Vec<_> = shares
+            .iter()
+            .map(|share| (share.leaf, share.kind, share.ns.round()))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (0, Kind::Compute, 200.0),
+                (1, Kind::Compute, 600.0),
+                (1, Kind::H2dCopy, 200.0)
+            ]
+        );
     }
 }

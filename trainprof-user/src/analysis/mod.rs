@@ -160,17 +160,16 @@ fn trainer(
         let batch = (batch as u64).clamp(MIN_BATCH_NS, MAX_BATCH_NS);
         walked = Walker::new(facts, &cast, locks, batch).explain();
     }
-    let shares = scene.shares(&walked);
-    let mut kinds_of_leaf = vec![Vec::new(); walked.leaves.len()];
-    for share in &shares {
-        kinds_of_leaf[share.leaf as usize].push((share.kind, share.of_leaf));
-    }
+    let mut shares = scene.shares(&walked);
+    let kinds_of_leaf = kinds_by_leaf(&shares, walked.leaves.len());
     let waits: Vec<bool> = walked
         .leaves
         .iter()
         .map(|(leaf, _)| leaf.waits_for_gpu())
         .collect();
     let idle = idle::blame(&gpu, &walked.spans, &walked.pieces, &kinds_of_leaf, &waits);
+    idle::give_to_copies(&mut shares, &waits, idle.behind_copies_s);
+    let kinds_of_leaf = kinds_by_leaf(&shares, walked.leaves.len());
     let there: f64 = facts
         .spans_of(cast.step_tid)
         .iter()
@@ -196,10 +195,11 @@ fn trainer(
         pinned,
         host_cpus: host,
         gpu_busy: if gpu.sampled() && idle.seen_s > 0.0 {
-            wall * (1.0 - idle.idle_s / idle.seen_s)
+            wall * (1.0 - idle.idle_s / idle.seen_s) * gpu.ours
         } else {
             0.0
         },
+        gpu_pauses: gpu.in_pauses(),
         pace: steps
             .as_ref()
             .map(|steps| pace::pace(steps, &walked.stalls))
@@ -212,6 +212,7 @@ fn trainer(
         gpu_calls: gpu.calls,
         coordinates: false,
         synchronising: gpu.synchronising,
+        gpu_ours: gpu.ours,
         gpu_use: GpuUse::new(facts, &cast, &gpu),
         unsampled: running::unsampled(facts, &walked) / wall.max(1.0),
         checkpoints: scene.checkpoints().to_vec(),
@@ -232,6 +233,15 @@ fn trainer(
         walked,
         cast,
     }
+}
+
+/// For each leaf its causes, with their shares (0–1) of it.
+fn kinds_by_leaf(shares: &[Share], leaves: usize) -> Vec<Vec<(Kind, f64)>> {
+    let mut out = vec![Vec::new(); leaves];
+    for share in shares {
+        out[share.leaf as usize].push((share.kind, share.of_leaf));
+    }
+    out
 }
 
 /// A first guess at how long a batch is in the making: the time between two stalls, for each producer.

@@ -18,6 +18,8 @@ use super::{
 
 /// The part (0–1) of the waits for locks behind work of producers from which on locks are that work's.
 const MOSTLY_WORK: f64 = 0.9;
+/// Others have a part in a GPU when they use it for so much (0–1) of the time.
+const SHARED: f64 = 0.1;
 
 /// Everything that was found out about one trainer.
 pub struct Trainer {
@@ -44,6 +46,8 @@ pub struct Trainer {
     /// Sum of its stalls, ns.
     pub stalled: f64,
     pub checkpoints: Vec<(u64, u64)>,
+    /// Share (0–1) of its GPU's use that is the job's own.
+    pub gpu_ours: f64,
     /// Stretches in which the step thread, having no producers, made batches itself.
     pub own_batches: Vec<(u64, u64)>,
     /// That it did so is known only from what these stretches alternate with.
@@ -95,6 +99,14 @@ impl Trainer {
             .into_iter()
             .max_by(|a, b| a.1.total_cmp(&b.1))
             .map(|(rank, _)| rank)
+    }
+
+    /// The factor by which the job could be faster with its GPU to itself, at most; `None` where nobody else uses it, or that is not
+    /// known.
+    pub fn bound_alone(&self) -> Option<f64> {
+        let busy = 1.0 - self.idle.idle_s / self.idle.seen_s.max(1e-9);
+        let others = busy * (1.0 - self.gpu_ours);
+        (self.idle.seen_s > 0.0 && others >= SHARED).then(|| bound::without(others))
     }
 
     /// The factor by which the job could be faster without a cause, at most.

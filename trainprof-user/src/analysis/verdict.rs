@@ -140,11 +140,18 @@ pub fn verdict(session: &Session, analysis: &Analysis, trainer: &Trainer) -> Ver
         causes
             .map(|(kind, _)| trainer.bound(*kind))
             .filter(|bound| bound.is_finite())
+            .chain(trainer.bound_alone())
             .fold(1.0 / share.max(0.01), f64::max)
     } else {
         trainer.bound(kind)
     };
-    let finding = found(kind);
+    let finding = match trainer.bound_alone() {
+        Some(_) if kind == Kind::Compute => analysis
+            .findings
+            .iter()
+            .find(|finding| finding.kind == "gpu-shared"),
+        _ => found(kind),
+    };
     Verdict {
         bottleneck: kind.name(),
         share: Some(if by_gpu && kind != Kind::Compute {
@@ -221,6 +228,13 @@ fn summary(
                 words::factor(bound)
             )
         };
+        if trainer.bound_alone().is_some() && !what.is_empty() {
+            return format!(
+                "compute: the GPU is busy {} of the time, but not for this job alone: {what}; alone on it the job would be at most {} as fast",
+                words::percent(share),
+                words::factor(bound)
+            );
+        }
         return format!(
             "compute: nothing around the model is what holds this job back; {} of the time is {}{}; {rest}",
             words::percent(share),

@@ -102,7 +102,7 @@ fn ask(devices: &mut [Asked<'_>], events: Option<&Events<'_>>, teller: &mut Tell
         .map(|(device, query)| Due {
             device,
             query,
-            at: begun,
+            at: begun + Duration::from_millis(query.begins_ms()),
         })
         .collect();
     while !teller.gone && !due.is_empty() {

@@ -37,6 +37,9 @@ use crate::{
 /// Nanoseconds over which the driver measures PCIe throughput (nvml.h, `nvmlDeviceGetPcieThroughput`).
 const PCIE_SPAN_NS: u64 = 20_000_000;
 
+/// Nanoseconds between two times that samples are fetched. The driver keeps those of some seconds.
+const DRAIN_EVERY_NS: u64 = 900_000_000;
+
 /// What can be asked of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Query {
@@ -77,11 +80,20 @@ impl Query {
     /// GPM wants 100 ms between two.
     pub fn period_ms(self) -> u64 {
         match self {
-            Self::Gpm | Self::Memory => 200,
-            Self::Utilisation | Self::Power | Self::Clocks | Self::Users | Self::Temperature => 1_000,
+            // Samples that the driver keeps are fetched once a second.
+            Self::Gpm | Self::Utilisation | Self::Memory => 200,
+            Self::Power | Self::Clocks | Self::Users | Self::Temperature => 1_000,
             Self::Shares => 3_000,
             Self::Pcie => 5_000,
             Self::Ecc => 10_000,
+        }
+    }
+
+    /// How long after the beginning it is asked first, in ms: there is nothing to tell yet.
+    pub fn begins_ms(self) -> u64 {
+        match self {
+            Self::Shares => 1_000,
+            _ => 0,
         }
     }
 }
@@ -143,6 +155,8 @@ pub struct Asked<'n> {
     polled: Polled,
     gpm: Option<bool>,
     gpm_before: Option<(KtimeNs, GpmSample<'n>)>,
+    /// When samples of utilisation were fetched last.
+    drained: Option<KtimeNs>,
     /// Whether the newest answer of GPM held the utilisation.
     counted: bool,
     users_since_us: u64,
@@ -240,6 +254,7 @@ impl<'n> Asked<'n> {
             polled: Polled::default(),
             gpm: None,
             gpm_before: None,
+            drained: None,
             counted: false,
             users_since_us: anchor().unix_ns / 1000,
             shares: BTreeMap::new(),
@@ -313,6 +328,13 @@ impl<'n> Asked<'n> {
             }
             return Ok(());
         }
+        if self
+            .drained
+            .is_some_and(|at| now().since(at) < DRAIN_EVERY_NS)
+        {
+            return Ok(());
+        }
+        self.drained = Some(now());
         let anchor = anchor();
         let samples = drain(&self.device, Sampling::GpuUtilization, &self.utilisation)?;
         if let Some(samples) = &samples {

@@ -318,11 +318,14 @@ impl Scene<'_> {
             out.push((Kind::InputCpu, detail, input));
             user -= input;
         }
-        // While the GPU idles, the host's computing is what keeps it waiting.
-        let host = self.gpu.idle_while_running(windows) * user;
+        // While the GPU idles, the host's computing is what keeps it waiting. In the driver it may wait for the GPU, unless such calls are
+        // seen: then it launches work.
+        let waits = if self.gpu.waits_seen { 0.0 } else { driver };
+        let launches = user + driver - waits;
+        let host = self.gpu.idle_while_running(windows) * launches;
         detail.outsider = 0;
         out.push((Kind::HostCompute, detail, host));
-        out.push((Kind::Compute, detail, user - host + driver));
+        out.push((Kind::Compute, detail, launches - host + waits));
     }
 
     /// The part of a wait for another CPU of the job's own that is due to others.

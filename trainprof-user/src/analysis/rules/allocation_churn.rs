@@ -3,7 +3,7 @@
 use serde_json::json;
 use trainprof_common::op::{Class, Op};
 
-use super::{Answer, Look, asking::Asking, look::rounded, memory_growth};
+use super::{Answer, Look, asking::Asking, device_memory, look::rounded, memory_growth};
 use crate::{
     analysis::{
         Kind,
@@ -145,6 +145,9 @@ pub(super) fn rule(look: &Look) -> Answer {
                 })
                 .collect(),
         );
+        if let Some(told) = device_memory::taken_again(look, evidence) {
+            return told;
+        }
         let asking = Asking::of(look.session, pid);
         asking.tell(look.session, pid, evidence);
         let mapped = split.fault + split.memory_calls > split.allocator;

@@ -46,6 +46,10 @@ pub(super) fn rule(look: &Look) -> Answer {
     } else {
         look.let_on_more_cpus(&mut evidence)
     };
+    let alone = match look.trainer.bound_alone() {
+        Some(_) => "give the job its GPU for itself (gpu-shared); then ",
+        None => "",
+    };
     let places = look.computing_in_python();
     if !places.is_empty() {
         evidence.insert("python", places.iter().map(python).collect());
@@ -74,7 +78,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         share: Some(share),
         evidence,
         summary: format!("{} of the time is {on}", percent(share)),
-        advice: format!("{more}make the model's own work faster{most}{first}"),
+        advice: format!("{alone}{more}make the model's own work faster{most}{first}"),
         effect: None,
     })
 }

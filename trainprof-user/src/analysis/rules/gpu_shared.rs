@@ -1,6 +1,6 @@
 //! A process outside the job uses its GPU.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Answer, Finding, Look, look::rounded};
 use crate::{analysis::words, session::Id};
@@ -46,19 +46,23 @@ pub(super) fn rule(look: &Look) -> Answer {
     if let Some(bytes) = memory {
         what.push(format!("{} of its memory", words::bytes(bytes as f64)));
     }
+    let alone = look.trainer.bound_alone();
     Answer::Found(Finding {
         kind: "gpu-shared",
         share: None,
-        evidence: [(
-            "processes",
-            others
-                .iter()
-                .map(|(device, pid, name, mean, memory)| {
-                    json!({"device": device, "pid": Id(*pid), "name": name,
-                           "utilisation": mean.map(rounded), "memory_bytes": memory})
-                })
-                .collect(),
-        )]
+        evidence: [
+            (
+                "processes",
+                others
+                    .iter()
+                    .map(|(device, pid, name, mean, memory)| {
+                        json!({"device": device, "pid": Id(*pid), "name": name,
+                               "utilisation": mean.map(rounded), "memory_bytes": memory})
+                    })
+                    .collect(),
+            ),
+            ("speedup_bound", alone.map_or(Value::Null, rounded)),
+        ]
         .into(),
         summary: format!(
             "process {}{} outside the job uses GPU {device}: {}",
@@ -70,6 +74,11 @@ pub(super) fn rule(look: &Look) -> Answer {
             "run it elsewhere, or give the job a GPU of its own: that frees {}",
             words::list(&what)
         ),
-        effect: None,
+        effect: alone.map(|bound| {
+            format!(
+                "the job would be at most {} as fast",
+                words::factor(bound)
+            )
+        }),
     })
 }

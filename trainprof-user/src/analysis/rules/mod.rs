@@ -8,6 +8,7 @@ mod compute;
 mod copy_on_write;
 mod cpu_contention;
 mod cpu_throttled;
+mod device_memory;
 mod fd_growth;
 mod gpu_memory_growth;
 mod gpu_shared;

@@ -89,6 +89,11 @@ impl Index {
         Self::read(Elf::open(file)?, &module.name)
     }
 
+    /// The same of an open file that is known to be the module's.
+    pub fn of_file(file: File, name: &str) -> Option<Self> {
+        Self::read(Elf::open(file)?, name)
+    }
+
     fn read(elf: Elf, name: &str) -> Option<Self> {
         let base = elf.segments.iter().map(|segment| segment.address).min()?;
         let mut entries = Vec::new();

@@ -1,4 +1,5 @@
-//! Names of functions, by blazesym.
+//! Names of functions: by blazesym, and of large files, which it would take tens of megabytes for (PyTorch's: 45), by the table that sampled
+//! places are named by.
 
 use std::{
     collections::BTreeMap,
@@ -14,15 +15,18 @@ use blazesym::symbolize::{
 
 use super::worker::Named;
 use crate::{
+    demangle::demangled,
     record::fact::SourceLine,
     source::places::{
         class::{self, Flavour},
-        symbols::{Module, through_root},
+        symbols::{Index, Module, through_root},
     },
 };
 
-/// Debugging information of larger files is not read: it would take more memory than all the rest.
-const MAX_DEBUG: u64 = 32 << 20;
+/// Larger files have a table of ours, and no lines: their debugging information would take more memory than all the rest.
+const LARGE: u64 = 32 << 20;
+/// Bytes of such tables that are kept.
+const MAX_TABLES: usize = 12 << 20;
 /// Files whose tables are kept at once, by their number and their size together; beyond that all are forgotten.
 const MAX_FILES: usize = 128;
 const MAX_BYTES: u64 = 2 << 30;
@@ -32,9 +36,16 @@ const MAX_NAME: usize = 240;
 /// Looks names up, and keeps what it read.
 pub struct Names {
     symbolizer: Symbolizer,
-    /// Open files: a path through /proc ends with its process, a descriptor does not.
-    files: BTreeMap<u32, Option<(File, u64)>>,
+    files: BTreeMap<u32, Option<Opened>>,
     bytes: u64,
+    tables: usize,
+}
+
+/// Where names are found.
+enum Opened {
+    /// An open file: a path through /proc ends with its process, a descriptor does not.
+    File(File),
+    Table(Index),
 }
 
 impl Default for Names {
@@ -48,6 +59,7 @@ impl Default for Names {
                 .build(),
             files: BTreeMap::new(),
             bytes: 0,
+            tables: 0,
         }
     }
 }
@@ -61,11 +73,20 @@ impl Names {
             class: class::of_module(flavour),
             ..Named::default()
         };
-        let Some((path, debug)) = self.open(pid, number, module) else {
-            return named;
+        self.open(pid, number, module);
+        let path = match self.files.get(&number) {
+            Some(Some(Opened::File(file))) => {
+                PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+            }
+            Some(Some(Opened::Table(table))) => {
+                let found = table.find(offset);
+                named.class = found.class;
+                named.function = found.function.map(|name| cut(&demangled(&name)));
+                return named;
+            }
+            _ => return named,
         };
-        let mut elf = Elf::new(path);
-        elf.debug_syms = debug;
+        let elf = Elf::new(path);
         let found = self
             .symbolizer
             .symbolize_single(&Source::Elf(elf), Input::FileOffset(offset));
@@ -84,20 +105,26 @@ impl Names {
         named
     }
 
-    fn open(&mut self, pid: u32, number: u32, module: &Module) -> Option<(PathBuf, bool)> {
-        if !self.files.contains_key(&number) {
-            if self.files.len() >= MAX_FILES || self.bytes > MAX_BYTES {
-                *self = Self::default();
-            }
-            let opened = open(pid, module);
-            self.bytes += opened.as_ref().map_or(0, |(_, bytes)| *bytes);
-            self.files.insert(number, opened);
+    fn open(&mut self, pid: u32, number: u32, module: &Module) {
+        if self.files.contains_key(&number) {
+            return;
         }
-        let (file, bytes) = self.files.get(&number)?.as_ref()?;
-        Some((
-            PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())),
-            *bytes <= MAX_DEBUG,
-        ))
+        let many = self.files.len() >= MAX_FILES || self.tables > MAX_TABLES;
+        if many || self.bytes > MAX_BYTES {
+            *self = Self::default();
+        }
+        let opened = match open(pid, module) {
+            Some((file, bytes)) if bytes > LARGE => Index::of_file(file, &module.name).map(|table| {
+                self.tables += table.bytes();
+                Opened::Table(table)
+            }),
+            Some((file, bytes)) => {
+                self.bytes += bytes;
+                Some(Opened::File(file))
+            }
+            None => None,
+        };
+        self.files.insert(number, opened);
     }
 }
 
