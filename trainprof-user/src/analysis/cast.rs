@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainprof_common::{op::Class, thread::NR_PREEMPTED};
+use trainprof_common::{
+    op::Class,
+    thread::{NR_PREEMPTED, WakerKind},
+};
 
 use super::{
     facts::{Facts, interpreters, is_on_purpose},
@@ -327,11 +330,14 @@ fn called(facts: &Facts, locks: &BTreeMap<LockId, Lock>, tid: u32, step_tid: u32
             .map(|item| (item.from, item.to))
             .collect(),
     );
+    // A wait of which the end was not seen goes on as it began.
+    let unseen = |item: &Item| item.waker.kind == WakerKind::Unknown as u8;
     let idle = union(
         facts
             .items(tid)
             .iter()
-            .filter(|item| item.waker.tid == step_tid && handed_over(item.kind()))
+            .filter(|item| item.waker.tid == step_tid || unseen(item))
+            .filter(|item| handed_over(item.kind()))
             .filter(|item| lock_of(locks, facts, tid, line(&item.object)).is_none())
             .map(|item| (item.from, item.woken))
             .collect(),

@@ -118,10 +118,13 @@ pub fn blame(
             }
             left -= given;
         }
-        let by_host = left.min(computing);
+        // The GPU takes its work one by one: while it copies for what is queued behind, no kernel runs. That it does for so long at least,
+        // and for longer while the host, instead of computing, waits for it.
+        let copying = gpu.copying(span.from, span.to);
+        let surely = left.min(copying);
+        let by_host = (left - surely).min(computing);
         left -= by_host;
-        // The GPU takes its work one by one: while it copies for what is queued behind, no kernel runs.
-        let behind = left.min(SLOWER_LINK * gpu.copying(span.from, span.to));
+        let behind = left.min(SLOWER_LINK * copying);
         out.behind_copies_s += behind / 1e9 / devices;
         for (kind, ns) in [
             (Kind::HostCompute, by_host),

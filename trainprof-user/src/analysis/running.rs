@@ -148,6 +148,12 @@ pub fn split_of<'a>(session: &Session, samples: impl Iterator<Item = &'a SampleF
         }
         let share = match (class, sample.nr) {
             (PlaceClass::Kernel, NR_FAULT) => &mut split.fault,
+            // The driver's own work: taking memory of the GPU, say.
+            (PlaceClass::Kernel, nr)
+                if arch::syscall_name(nr) == Some("ioctl") && on_gpu(session, sample.tid) =>
+            {
+                &mut split.gpu_driver
+            }
             (PlaceClass::Kernel, nr) => match call(nr) {
                 Call::Meta => &mut split.file_meta,
                 Call::Read => &mut split.read,
@@ -190,6 +196,13 @@ pub fn split_of<'a>(session: &Session, samples: impl Iterator<Item = &'a SampleF
         *share /= total;
     }
     split
+}
+
+/// Whether the driver lists a thread's process on a GPU.
+fn on_gpu(session: &Session, tid: u32) -> bool {
+    let pid = session.thread(tid).map(|thread| thread.pid);
+    let mut listed = session.gpu.processes.keys();
+    pid.is_some_and(|pid| listed.any(|(_, on)| *on == pid))
 }
 
 /// What a system call is for.

@@ -458,10 +458,18 @@ impl<'n> Asked<'n> {
         const MIB: f64 = 1_048_576.0;
         let metrics = [
             (GpmMetricId::GraphicsUtil, GpuMetric::Utilisation, PERCENT),
-            (GpmMetricId::DramBwUtil, GpuMetric::MemoryUtilisation, PERCENT),
+            (
+                GpmMetricId::DramBwUtil,
+                GpuMetric::MemoryUtilisation,
+                PERCENT,
+            ),
             (GpmMetricId::SmUtil, GpuMetric::SmActivity, PERCENT),
             (GpmMetricId::SmOccupancy, GpuMetric::SmOccupancy, PERCENT),
-            (GpmMetricId::AnyTensorUtil, GpuMetric::TensorActivity, PERCENT),
+            (
+                GpmMetricId::AnyTensorUtil,
+                GpuMetric::TensorActivity,
+                PERCENT,
+            ),
             (GpmMetricId::PcieTxPerSec, GpuMetric::PcieTxBytesPerS, MIB),
             (GpmMetricId::PcieRxPerSec, GpuMetric::PcieRxBytesPerS, MIB),
         ];

@@ -319,8 +319,12 @@ impl Scene<'_> {
             user -= input;
         }
         // While the GPU idles, the host's computing is what keeps it waiting. In the driver it may wait for the GPU, unless such calls are
-        // seen: then it launches work.
-        let waits = if self.gpu.waits_seen { 0.0 } else { driver };
+        // seen, but not while that idles: then it launches work.
+        let waits = if self.gpu.waits_seen || self.gpu.sampled() {
+            0.0
+        } else {
+            driver
+        };
         let launches = user + driver - waits;
         let host = self.gpu.idle_while_running(windows) * launches;
         detail.outsider = 0;

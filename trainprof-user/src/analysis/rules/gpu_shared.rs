@@ -74,11 +74,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             "run it elsewhere, or give the job a GPU of its own: that frees {}",
             words::list(&what)
         ),
-        effect: alone.map(|bound| {
-            format!(
-                "the job would be at most {} as fast",
-                words::factor(bound)
-            )
-        }),
+        effect: alone
+            .map(|bound| format!("the job would be at most {} as fast", words::factor(bound))),
     })
 }

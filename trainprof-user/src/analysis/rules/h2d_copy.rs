@@ -24,6 +24,20 @@ pub(super) fn rule(look: &Look) -> Answer {
         let mean = total as f64 / copies.len().max(1) as f64 / 1e9;
         evidence.insert("copies", json!(copies.len()));
         evidence.insert("mean_s", rounded(mean));
+        if waited_behind(look) {
+            let seconds = look.facts.walkable_ns() as f64 / 1e9;
+            let bytes: u64 = copies.iter().map(|call| call.bytes).sum();
+            let rate = bytes as f64 / seconds.max(1e-9);
+            evidence.insert("bytes_per_s", rounded(rate));
+            return (
+                format!(
+                    "it waits for copies that were begun before the kernels queued behind them: {} a second in {:.0} of them",
+                    words::bytes(rate),
+                    copies.len() as f64 / seconds.max(1e-9)
+                ),
+                "copy the next batch on a stream of its own while this one is computed; send less (uint8 or bfloat16 instead of float32, converted on the GPU), or keep on the GPU what comes again".to_owned(),
+            );
+        }
         if read_back(look) {
             return (
                 format!(
@@ -43,6 +57,13 @@ pub(super) fn rule(look: &Look) -> Answer {
             "copy from pinned memory without blocking (pin_memory=True, non_blocking=True) and prefetch the next batch on a stream of its own".to_owned(),
         )
     })
+}
+
+/// Whether the GPU mostly stood still for copies that the trainer did not wait for itself.
+fn waited_behind(look: &Look) -> bool {
+    let idle = &look.trainer.idle;
+    let copies = idle.by_kind.get(&KIND).copied().unwrap_or(0.0);
+    idle.behind_copies_s * 2.0 > copies
 }
 
 /// Whether most time in copies is in such as move next to nothing.

@@ -12,6 +12,7 @@ mod epochs;
 pub(crate) mod gpu_unseen;
 mod locks;
 mod memory;
+mod on_gpu;
 mod pieces;
 mod python;
 mod ranks;

@@ -6,8 +6,11 @@ use trainprof_common::gpu::CallKind;
 /// on a job that calls 60 000 times a second (Linux 6.18, H200): 1.7 µs a call. Where the kernel has to single-step, some 10.
 const EMULATED_NS: f64 = 1_700.0;
 const STEPPED_NS: f64 = 10_000.0;
-/// What all of them together may take, nanoseconds a second for each process that makes calls: half a percent of one thread.
-const MOST_NS: f64 = 5_000_000.0;
+/// What all of them together may take, nanoseconds a second for each process that makes calls: a hundredth of one thread.
+const MOST_NS: f64 = 10_000_000.0;
+/// The driver takes tens of microseconds for memory: who asks for it that often is held up by it, and is told so as long as watching it
+/// takes no more than so many times as much.
+const FOR_MEMORY: f64 = 2.0;
 /// Who takes less than this part of that is not let go: it would not help.
 const LITTLE: f64 = 0.05;
 /// The driver's functions are made inside the runtime's when these are called so many times for each of their calls.
@@ -26,12 +29,7 @@ pub struct Rate {
 
 impl Rate {
     fn ns(&self) -> f64 {
-        self.calls
-            * if self.steps {
-                STEPPED_NS
-            } else {
-                EMULATED_NS
-            }
+        self.calls * if self.steps { STEPPED_NS } else { EMULATED_NS }
     }
 }
 
@@ -50,7 +48,9 @@ pub fn let_go(rates: &[Rate], processes: usize) -> Vec<usize> {
     });
     let mut out = Vec::new();
     for at in order {
-        if sum <= most {
+        let worth_more = matches!(rates[at].kind, CallKind::Allocate | CallKind::Free)
+            && !is_inside(&rates[at], rates);
+        if sum <= most * if worth_more { FOR_MEMORY } else { 1.0 } {
             break;
         }
         sum -= rates[at].ns();
@@ -77,8 +77,10 @@ fn worth(rate: &Rate, rates: &[Rate]) -> u8 {
     match rate.kind {
         // Only begins something.
         CallKind::CopyAsync => 1,
-        CallKind::Allocate | CallKind::Free => 2,
-        CallKind::Copy | CallKind::Synchronise => 3,
+        // May be over at once, where there is nothing to wait for.
+        CallKind::Copy | CallKind::Synchronise => 2,
+        // Takes the driver long: who calls that often is held up by it.
+        CallKind::Allocate | CallKind::Free => 3,
     }
 }
 
@@ -107,12 +109,12 @@ mod tests {
 
     #[test]
     fn what_tells_nothing_new_goes_first() {
-        // 13.6 ms a second, of which 5 may be.
+        // 27 ms a second, of which 10 may be.
         let rates = [
-            rate(CallKind::Synchronise, false, 2_000.0),
-            rate(CallKind::Synchronise, true, 2_000.0),
-            rate(CallKind::CopyAsync, false, 2_000.0),
-            rate(CallKind::CopyAsync, true, 2_000.0),
+            rate(CallKind::Synchronise, false, 4_000.0),
+            rate(CallKind::Synchronise, true, 4_000.0),
+            rate(CallKind::CopyAsync, false, 4_000.0),
+            rate(CallKind::CopyAsync, true, 4_000.0),
         ];
         assert_eq!(let_go(&rates, 1), [1, 3, 2]);
         // Two processes make them.
@@ -122,11 +124,25 @@ mod tests {
     #[test]
     fn who_calls_the_driver_itself_is_watched_there() {
         let rates = [
-            rate(CallKind::CopyAsync, true, 4_000.0),
-            rate(CallKind::Synchronise, true, 2_000.0),
+            rate(CallKind::CopyAsync, true, 5_000.0),
+            rate(CallKind::Synchronise, true, 4_000.0),
             rate(CallKind::Allocate, false, 10.0),
         ];
         assert_eq!(let_go(&rates, 1), [0]);
+    }
+
+    #[test]
+    fn memory_of_the_gpu_is_watched_longest() {
+        let calls = |each: f64| {
+            [
+                rate(CallKind::Allocate, false, each),
+                rate(CallKind::Free, false, each),
+                rate(CallKind::Allocate, true, each),
+                rate(CallKind::Synchronise, false, 100.0),
+            ]
+        };
+        assert_eq!(let_go(&calls(4_000.0), 1), [2]);
+        assert_eq!(let_go(&calls(10_000.0), 1), [2, 0]);
     }
 
     #[test]
@@ -141,7 +157,7 @@ mod tests {
         // What is single-stepped is dear sooner.
         let stepped = Rate {
             steps: true,
-            ..rate(CallKind::Synchronise, false, 600.0)
+            ..rate(CallKind::Synchronise, false, 1_200.0)
         };
         assert_eq!(let_go(&[stepped], 1), [0]);
     }

@@ -114,10 +114,12 @@ impl Names {
             *self = Self::default();
         }
         let opened = match open(pid, module) {
-            Some((file, bytes)) if bytes > LARGE => Index::of_file(file, &module.name).map(|table| {
-                self.tables += table.bytes();
-                Opened::Table(table)
-            }),
+            Some((file, bytes)) if bytes > LARGE => {
+                Index::of_file(file, &module.name).map(|table| {
+                    self.tables += table.bytes();
+                    Opened::Table(table)
+                })
+            }
             Some((file, bytes)) => {
                 self.bytes += bytes;
                 Some(Opened::File(file))

@@ -9,6 +9,7 @@ use std::{
 };
 
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Unwinder as _};
+use memmap2::{Mmap, MmapOptions};
 use object::{Object, ObjectSection, ObjectSegment, ReadCache, SegmentFlags, elf::PF_X};
 
 use super::worker::MAX_DEPTH;
@@ -20,22 +21,32 @@ use crate::{
     },
 };
 
-/// Larger tables than this are not read. PyTorch's largest library has 8 MiB.
-const MAX_TABLE: u64 = 32 << 20;
-/// Tables of all modules together; beyond that all are forgotten and read again where needed.
-const MAX_TABLES: usize = 64 << 20;
+/// Larger tables than this are not looked at. PyTorch's largest libraries have some 20 MiB.
+const MAX_TABLE: u64 = 128 << 20;
+/// Tables of all modules together, as they are mapped; beyond that all are forgotten and mapped again where needed.
+const MAX_TABLES: usize = 1 << 30;
 /// Address spaces that are kept ready: forked processes share theirs.
 const MAX_SPACES: usize = 32;
 
-/// Bytes that several address spaces share.
+/// A part of a file that several address spaces share: mapped, so that memory is taken for the few pages alone that are looked at.
 #[derive(Clone, Default)]
-struct Bytes(Arc<[u8]>);
+struct Bytes(Option<Arc<Mmap>>);
+
+impl Bytes {
+    fn map(file: &File, (offset, size): (u64, u64)) -> Option<Self> {
+        let mut options = MmapOptions::new();
+        let options = options.offset(offset).len(usize::try_from(size).ok()?);
+        // SAFETY: only read. Who cuts off a library that is in use ends the programs that use it; packages put a new file in its place.
+        let map = unsafe { options.map(file) }.ok()?;
+        Some(Self(Some(Arc::new(map))))
+    }
+}
 
 impl Deref for Bytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        self.0.as_deref().map_or(&[], Deref::deref)
     }
 }
 
@@ -57,13 +68,15 @@ impl Table {
         if !metadata.is_file() || device == module.device && metadata.ino() != module.inode {
             return None;
         }
-        let cache = ReadCache::new(file);
+        let whole = metadata.len();
+        let cache = ReadCache::new(&file);
         let elf = object::File::parse(&cache).ok()?;
         let section = |name: &str| {
             let section = elf.section_by_name(name)?;
-            (section.size() <= MAX_TABLE).then_some(())?;
-            let data = section.data().ok()?;
-            Some((section.address(), Bytes(data.into())))
+            let (offset, size) = section.file_range()?;
+            let inside = offset.checked_add(size).is_some_and(|end| end <= whole);
+            (inside && size <= MAX_TABLE).then_some(())?;
+            Some((section.address(), Bytes::map(&file, (offset, size))?))
         };
         Some(Self {
             segments: elf
