@@ -8,6 +8,7 @@ use trainprof_common::{
 };
 
 use super::{
+    brief::brief_loaders,
     facts::{Facts, interpreters, is_on_purpose},
     locks::{Lock, LockId, lock_of},
     polling::is_polled,
@@ -51,6 +52,8 @@ pub struct Cast {
     pub producers: BTreeSet<u32>,
     /// Loader threads among them: those in the trainer's own process.
     pub loader_threads: BTreeSet<u32>,
+    /// Those among these that live for a moment: of a pool that is made anew again and again.
+    pub brief: BTreeSet<u32>,
     /// Ends of sockets on which threads of the trainer waited for producers again and again, by inode.
     pub sockets: BTreeSet<u64>,
     /// The other trainers.
@@ -143,6 +146,7 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                 makers,
                 workers,
                 producers,
+                brief: brief_loaders(session, &loader_threads),
                 loader_threads,
                 sockets,
                 ranks: trainers.iter().copied().filter(|p| p != trainer).collect(),
@@ -221,12 +225,14 @@ fn loader_threads(
     ranks: &BTreeSet<u32>,
 ) -> BTreeSet<u32> {
     let session = facts.session;
-    let own: Vec<u32> = session
+    let own: BTreeSet<u32> = session
         .threads
         .values()
         .filter(|thread| thread.pid == trainer && thread.key.tid != step_tid)
         .map(|thread| thread.key.tid)
         .collect();
+    let brief = brief_loaders(session, &own);
+    let own: Vec<u32> = own.into_iter().collect();
     let handed = hand_overs(facts, locks, trainer, workers);
     let count = |from: u32, to: u32| handed.get(&(from, to)).copied().unwrap_or_default();
     let mut out: BTreeSet<u32> = own
@@ -244,7 +250,7 @@ fn loader_threads(
                 && to_step.ns / to_step.count >= MIN_WAIT_NS
                 && (busy(session, *tid) || brings(facts, *tid, trainer, step_tid))
                 && !called(facts, locks, *tid, step_tid);
-            input || undriven
+            input || undriven || brief.contains(tid)
         })
         .collect();
     out.extend(ahead(facts, locks, &own, step_tid));

@@ -6,6 +6,7 @@ pub mod alternation;
 mod apart;
 pub mod asked;
 pub mod bound;
+mod brief;
 mod bursts;
 pub mod cast;
 pub mod causes;

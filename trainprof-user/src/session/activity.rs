@@ -79,6 +79,54 @@ impl Activity {
         }
     }
 
+    /// Takes what another thread did to this.
+    pub fn merge(&mut self, other: &Self) {
+        // Every count by its name: one that is added is not forgotten here.
+        let Self {
+            file_opens,
+            file_meta_ns,
+            file_meta_calls,
+            file_reads,
+            file_read_bytes,
+            file_read_ns,
+            file_write_bytes,
+            file_write_ns,
+            fsyncs,
+            renames,
+            file_maps,
+            fault_bytes,
+            socket_read_bytes,
+            socket_write_bytes,
+            pipe_read_bytes,
+            pipe_write_bytes,
+            memory_ns,
+            memory_calls,
+        } = other;
+        self.file_opens += file_opens;
+        self.file_meta_ns += file_meta_ns;
+        self.file_meta_calls += file_meta_calls;
+        self.file_reads += file_reads;
+        self.file_read_bytes += file_read_bytes;
+        self.file_read_ns += file_read_ns;
+        self.file_write_bytes += file_write_bytes;
+        self.file_write_ns += file_write_ns;
+        self.fsyncs += fsyncs;
+        self.renames += renames;
+        self.file_maps += file_maps;
+        self.fault_bytes += fault_bytes;
+        self.socket_read_bytes += socket_read_bytes;
+        self.socket_write_bytes += socket_write_bytes;
+        self.pipe_read_bytes += pipe_read_bytes;
+        self.pipe_write_bytes += pipe_write_bytes;
+        self.memory_ns += memory_ns;
+        self.memory_calls += memory_calls;
+    }
+
+    /// Whether anything was read, from files or sockets, however little.
+    pub fn any_input(&self) -> bool {
+        self.file_reads + self.file_maps + self.fault_bytes + self.socket_read_bytes > 0
+    }
+
     /// Whether data came into the job through this thread.
     pub fn takes_input(&self) -> bool {
         // As much out as in is talk between equals, such as ranks.

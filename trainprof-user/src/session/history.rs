@@ -215,6 +215,9 @@ fn residuals(
         sum.1 += wait.runnable_ns;
     }
     let mut out = BTreeMap::<u32, Residual>::new();
+    // Of those too short to be told one by one, such as waits for thousands of threads that live for a moment: the longest, with the time
+    // of all alike.
+    let mut small = BTreeMap::<(u32, i16, u8), (u64, WaitId, u64)>::new();
     let least = (interval.to.since(interval.from) as f64 * MIN_RESIDUAL) as u64;
     for sum in &interval.waits {
         let id = WaitId {
@@ -228,6 +231,20 @@ fn residuals(
         residual.runnable_ns += sum.runnable_ns.saturating_sub(runnable);
         if short >= least {
             residual.waits.push((id, short));
+        } else if short > 0 {
+            let alike = small.entry((sum.tid, sum.nr, sum.waker.kind));
+            let (longest, longest_id, all) = alike.or_insert((0, id, 0));
+            if short > *longest {
+                (*longest, *longest_id) = (short, id);
+            }
+            *all += short;
+        }
+    }
+    for ((tid, ..), (_, id, ns)) in small {
+        if ns >= least
+            && let Some(residual) = out.get_mut(&tid)
+        {
+            residual.waits.push((id, ns));
         }
     }
     let ended = interval.ended.iter().map(|end| &end.totals);
@@ -247,6 +264,7 @@ fn residuals(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::fact::{ObjectFact, WaitSum, WakerFact};
 
     #[test]
     fn time_that_was_told_already_is_not_told_again() {
@@ -265,5 +283,38 @@ mod tests {
         let spans = history.spans();
         let expected = [(10, 30), (40, 50)].map(|(from, to)| (KtimeNs(from), KtimeNs(to)));
         assert_eq!(spans, expected);
+    }
+
+    #[test]
+    fn many_waits_too_short_to_be_told_one_by_one_are_told_together() {
+        const MS: u64 = 1_000_000;
+        // For 200 threads 1 ms each, in a second; and for one that is gone a moment later 1 ms by an interrupt.
+        let sum = |waker: WakerFact| WaitSum {
+            tid: 7,
+            nr: 202,
+            object: ObjectFact::default(),
+            waker,
+            count: 1,
+            wait_ns: MS,
+            runnable_ns: 0,
+            iowait_ns: 0,
+            max_ns: 0,
+        };
+        let by_threads = (100..300).map(|tid| sum(WakerFact { kind: 1, tid }));
+        let by_nobody = std::iter::once(sum(WakerFact { kind: 2, tid: 0 }));
+        let interval = Interval {
+            to: KtimeNs(1_000 * MS),
+            waits: by_threads.chain(by_nobody).collect(),
+            ..Interval::default()
+        };
+        let mut history = History::default();
+        history.close(&interval, true, |_| None);
+        let residual = &history.segments[0].residuals[&7];
+        let told: Vec<(u8, u64)> = residual
+            .waits
+            .iter()
+            .map(|(id, ns)| (id.waker.kind, *ns))
+            .collect();
+        assert_eq!(told, [(1, 200 * MS)]);
     }
 }

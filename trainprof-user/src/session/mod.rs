@@ -2,7 +2,7 @@
 //!
 //! Synchronous, without a clock and without I/O: the same records give the same session, live or replayed.
 
-mod activity;
+pub mod activity;
 pub mod alloc;
 pub mod files;
 pub mod gpu;

@@ -2,6 +2,7 @@
 
 mod allocation;
 mod around_calls;
+mod brief;
 mod children;
 mod clocks;
 mod company;

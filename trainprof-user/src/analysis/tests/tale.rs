@@ -157,6 +157,20 @@ impl Tale {
         self
     }
 
+    /// A thread that was made and ended while the watch went on.
+    pub fn thread_lived(&mut self, tid: u32, from: f64, to: f64) -> &mut Self {
+        for seen in self.threads.iter_mut().filter(|seen| seen.tid == tid) {
+            seen.at = KtimeNs(at(from));
+            seen.parent_tid = Some(seen.pid);
+            self.ends.push(Record::Exit {
+                at: KtimeNs(at(to)),
+                pid: seen.pid,
+                tid,
+            });
+        }
+        self
+    }
+
     pub fn fileset(&mut self, number: u32, directory: &str, fs_type: &str) -> &mut Self {
         self.filesets.push(FilesetFact {
             number,

@@ -56,7 +56,7 @@ impl<'a> Walker<'a> {
 
     /// Explains the step thread's time in all spans.
     pub fn explain(&mut self) -> Walked {
-        let mut out = Walked::default();
+        let mut out = Walked::new(&self.cast.brief);
         for (from, to) in self.facts.spans_of(self.cast.step_tid) {
             let end = self.without_cut(from, to);
             out.cut += to - end;
@@ -70,7 +70,7 @@ impl<'a> Walker<'a> {
 
     /// Explains a producer's time in all spans: work, and being idle.
     pub fn producer(&mut self, tid: u32) -> Walked {
-        let mut out = Walked::default();
+        let mut out = Walked::new(&self.cast.brief);
         for (from, to) in self.facts.spans.clone() {
             let mut end = to;
             while end > from {

@@ -1,6 +1,6 @@
 //! Ways from the step thread to what its time was spent with, and the time that went each of them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::{
     analysis::locks::LockId,
@@ -163,10 +163,27 @@ pub struct Walked {
     pub spans: Vec<(u64, u64)>,
     /// Stretches in which the step thread waited for a producer.
     pub stalls: Vec<(u64, u64)>,
+    /// Threads of which one stands for all on the way: there would be no end of ways through thousands that live for a moment.
+    alike: BTreeSet<u32>,
 }
 
 impl Walked {
-    fn leaf(&mut self, leaf: Leaf) -> u32 {
+    /// Nothing was walked yet.
+    pub(super) fn new(alike: &BTreeSet<u32>) -> Self {
+        Self {
+            alike: alike.clone(),
+            ..Self::default()
+        }
+    }
+
+    fn leaf(&mut self, mut leaf: Leaf) -> u32 {
+        if let Some(one) = self.alike.first() {
+            let passed = leaf.hops.iter_mut();
+            passed
+                .filter(|hop| self.alike.contains(&hop.tid))
+                .for_each(|hop| hop.tid = *one);
+            leaf.hops.dedup();
+        }
         if let Some(number) = self.index.get(&leaf) {
             return *number;
         }
