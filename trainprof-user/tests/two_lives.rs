@@ -329,7 +329,8 @@ fn replayed(path: &Path, again: bool) -> Value {
     let report = report::report(&session, Shown::default());
     let mut told = json(&report);
     let threads = told["threads"].as_array_mut().expect("threads");
-    threads.retain(|row| row["name"] != "before");
+    // Of those that never ran, whoever they were, as many are told as there is room for.
+    threads.retain(|row| row["name"] != "before" && row["on_cpu_s"] != 0.0);
     // The list holds so many rows at most.
     threads.truncate(5);
     told["text"] = report::to_text(&report, 20, 80).into();

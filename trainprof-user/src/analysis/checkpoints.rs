@@ -233,6 +233,9 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
 
 /// Nanoseconds for which a thread stood still in copies from or to a GPU in a stretch of time.
 fn copied(facts: &Facts, tid: u32, from: u64, to: u64) -> u64 {
+    if to <= from {
+        return 0;
+    }
     let calls = facts.calls(tid);
     let first = calls.partition_point(|call| call.to <= from);
     calls[first..]

@@ -1,5 +1,7 @@
 //! When the GPU was busy, as finely as samples and calls tell.
 
+use std::collections::BTreeMap;
+
 use super::{cast::Cast, facts::Facts};
 use crate::{
     record::fact::{GpuCallKind, GpuMetric},
@@ -23,6 +25,8 @@ pub struct IdleSpan {
     pub from: u64,
     pub to: u64,
     pub idle: f64,
+    /// Bytes that went between the device and its host in it, where that is counted.
+    pub traffic: f64,
 }
 
 /// What is known of the GPU's time.
@@ -41,8 +45,8 @@ pub struct GpuTime {
     pub own: bool,
     /// How many of them gave samples of their use.
     pub sampled_devices: usize,
-    /// Copies that its process began and did not wait for: when, and for how long they move bytes at least, ns. In order.
-    pub copies: Vec<(u64, f64)>,
+    /// Copies that its process began and did not wait for: when, and their bytes. In order. Copies inside the GPU may be among them.
+    pub copies: Vec<(u64, u64)>,
     /// Share (0–1) of the devices' use that is the job's own, as far as the driver tells it by process; 1 where it does not.
     pub ours: f64,
     /// Share (0–1) of its multiprocessors that worked while kernels ran; 1 where that is not counted.
@@ -77,6 +81,15 @@ impl GpuTime {
                 continue;
             };
             sampled_devices += 1;
+            let rates = [GpuMetric::PcieRxBytesPerS, GpuMetric::PcieTxBytesPerS]
+                .into_iter()
+                .filter_map(|metric| seen.samples.get(&(*device, metric)))
+                .flatten();
+            let mut traffic = BTreeMap::<u64, f64>::new();
+            for sample in rates {
+                let bytes = sample.value * sample.span_ns as f64 / 1e9;
+                *traffic.entry(sample.at.0).or_default() += bytes;
+            }
             let mut before = None;
             for sample in series {
                 let to = sample.at.0;
@@ -91,6 +104,7 @@ impl GpuTime {
                         from,
                         to,
                         idle: 1.0 - sample.value.clamp(0.0, 1.0),
+                        traffic: traffic.get(&to).copied().unwrap_or(0.0),
                     });
                 }
             }
@@ -136,11 +150,15 @@ impl GpuTime {
         IN_PAUSES * (1.0 - self.filled)
     }
 
-    /// Nanoseconds for which copies that were begun in a stretch move bytes at least.
-    pub fn copying(&self, from: u64, to: u64) -> f64 {
-        let first = self.copies.partition_point(|copy| copy.0 < from);
-        let begun = self.copies[first..].iter().take_while(|copy| copy.0 < to);
-        begun.map(|copy| copy.1).sum()
+    /// Nanoseconds for which copies that were begun in a span move bytes at least: as many as went over the link, those of one device among
+    /// several and none inside it. 0 where the device does not count them: there its samples take copies for work.
+    pub fn copying(&self, span: &IdleSpan) -> f64 {
+        let first = self.copies.partition_point(|copy| copy.0 < span.from);
+        let begun = self.copies[first..]
+            .iter()
+            .take_while(|copy| copy.0 < span.to);
+        let bytes: u64 = begun.map(|copy| copy.1).sum();
+        (bytes as f64).min(span.traffic) / FASTEST_LINK
     }
 
     /// Whether samples of the GPU's use are there.
@@ -204,10 +222,11 @@ fn ours(session: &Session, devices: &[u32]) -> f64 {
     let (mut own, mut all) = (0.0, 0.0);
     let processes = session.gpu.processes.iter();
     for ((_, pid), seen) in processes.filter(|((device, _), _)| devices.contains(device)) {
-        let mean = seen.utilisation.0 / f64::from(seen.utilisation.1.max(1));
-        all += mean;
+        // Told only of those that used it, all at the same times.
+        let used = seen.utilisation.0;
+        all += used;
         if session.processes.contains_key(pid) {
-            own += mean;
+            own += used;
         }
     }
     if own > 0.0 { own / all } else { 1.0 }
@@ -220,15 +239,14 @@ fn any_let_go(session: &Session) -> bool {
 }
 
 /// Copies that a process began and did not wait for: one that is over when the call ends took the calling thread's time.
-fn copies(facts: &Facts, pid: u32) -> Vec<(u64, f64)> {
-    let mut out: Vec<(u64, f64)> = facts
+pub(super) fn copies(facts: &Facts, pid: u32) -> Vec<(u64, u64)> {
+    let mut out: Vec<(u64, u64)> = facts
         .calling_threads()
         .filter(|(tid, _)| facts.pid(*tid) == Some(pid))
         .flat_map(|(_, calls)| calls)
         .filter(|call| call.kind == GpuCallKind::CopyAsync)
-        .map(|call| (call, call.bytes as f64 / FASTEST_LINK))
-        .filter(|(call, ns)| ((call.to - call.from) as f64) < *ns)
-        .map(|(call, ns)| (call.from, ns))
+        .filter(|call| ((call.to - call.from) as f64) < call.bytes as f64 / FASTEST_LINK)
+        .map(|call| (call.from, call.bytes))
         .collect();
     out.sort_by_key(|copy| copy.0);
     out

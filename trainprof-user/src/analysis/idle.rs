@@ -87,7 +87,7 @@ pub fn blame(
         out.seen_s += length / 1e9 / devices;
         out.idle_s += idle / 1e9 / devices;
         let mut doing = BTreeMap::<Kind, f64>::new();
-        let mut computing = 0.0;
+        let (mut computing, mut waiting) = (0.0, 0.0);
         let first = pieces.partition_point(|piece| piece.from + longest < span.from);
         for piece in pieces[first..]
             .iter()
@@ -101,8 +101,12 @@ pub fn blame(
             let ns = piece.ns * (upper - lower) as f64 / (piece.to - piece.from) as f64;
             for (kind, share) in &kinds[piece.leaf as usize] {
                 *doing.entry(*kind).or_default() += ns * share;
-                if Turn::of(*kind) == Turn::Computing && !waits[piece.leaf as usize] {
-                    computing += ns * share;
+                if Turn::of(*kind) == Turn::Computing {
+                    if waits[piece.leaf as usize] {
+                        waiting += ns * share;
+                    } else {
+                        computing += ns * share;
+                    }
                 }
             }
         }
@@ -118,10 +122,14 @@ pub fn blame(
             }
             left -= given;
         }
-        // The GPU takes its work one by one: while it copies for what is queued behind, no kernel runs. That it does for so long at least,
-        // and for longer while the host, instead of computing, waits for it.
-        let copying = gpu.copying(span.from, span.to);
-        let surely = left.min(copying);
+        // As a rule the GPU takes its work one by one: while it copies for what is queued behind, no kernel runs. The host that waits for it
+        // all that time does not keep it waiting; where the host hardly waits, its computing comes first.
+        let copying = gpu.copying(span);
+        let surely = if waiting >= left {
+            left.min(copying)
+        } else {
+            0.0
+        };
         let by_host = (left - surely).min(computing);
         left -= by_host;
         let behind = left.min(SLOWER_LINK * copying);
@@ -201,6 +209,7 @@ mod tests {
                 from: 0,
                 to: 1_000,
                 idle,
+                traffic: 1e12,
             }],
             calls: true,
             waits_seen: true,
@@ -231,11 +240,13 @@ mod tests {
                     from: 0,
                     to: 1_000,
                     idle: 0.5,
+                    traffic: 0.0,
                 },
                 IdleSpan {
                     from: 1_000,
                     to: 2_000,
                     idle: 1.0,
+                    traffic: 0.0,
                 },
             ],
             calls: true,
@@ -305,10 +316,29 @@ mod tests {
     }
 
     #[test]
+    fn copies_inside_the_gpu_and_those_of_a_host_that_hardly_waits_keep_nobody_waiting() {
+        let kinds = [vec![(Kind::Compute, 1.0)], vec![(Kind::Compute, 1.0)]];
+        let told = |traffic: f64, computing: u64| {
+            let mut gpu = sampled_once(0.6);
+            gpu.spans[0].traffic = traffic;
+            gpu.copies = vec![(100, 12_600)];
+            let pieces = [piece(0, computing, 0), piece(computing, 1_000, 1)];
+            let got = blame(&gpu, &[(0, 1_000)], &pieces, &kinds, &[false, true]);
+            [Kind::HostCompute, Kind::H2dCopy, Kind::Unknown]
+                .map(|kind| (got.by_kind.get(&kind).copied().unwrap_or(0.0) * 1e9).round())
+        };
+        assert_eq!(told(1e6, 300), [300.0, 300.0, 0.0]);
+        // Nothing went over the link.
+        assert_eq!(told(0.0, 300), [300.0, 0.0, 300.0]);
+        // The host computes nearly all the time.
+        assert_eq!(told(1e6, 950), [600.0, 0.0, 0.0]);
+    }
+
+    #[test]
     fn what_idles_behind_a_copy_is_the_copys() {
         let mut gpu = sampled_once(0.6);
         // The host computes for 200, and waits for the GPU for the rest. Of the 600 that it idles a copy takes 100 at least.
-        gpu.copies = vec![(100, 100.0)];
+        gpu.copies = vec![(100, 6_300)];
         let pieces = [piece(0, 200, 0), piece(200, 1_000, 1)];
         let kinds = [vec![(Kind::Compute, 1.0)], vec![(Kind::Compute, 1.0)]];
         let got = blame(&gpu, &[(0, 1_000)], &pieces, &kinds, &[false, true]);

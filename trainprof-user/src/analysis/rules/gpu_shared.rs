@@ -20,8 +20,10 @@ pub(super) fn rule(look: &Look) -> Answer {
             .devices
             .get(device)
             .is_some_and(|device| device.used_by_job != Some(false));
-        let (sum, count) = seen.utilisation;
-        let mean = (count > 0).then(|| sum / f64::from(count));
+        // Told only of those that used it, of all of them at the same times.
+        let on_it = gpu.processes.iter().filter(|((at, _), _)| at == device);
+        let times = on_it.map(|(_, seen)| seen.utilisation.1).max().unwrap_or(0);
+        let mean = (seen.utilisation.1 > 0).then(|| seen.utilisation.0 / f64::from(times));
         let matters = mean.map_or(
             seen.memory_max_bytes.is_some_and(|bytes| bytes > 64 << 20),
             |mean| mean >= MIN_USE,

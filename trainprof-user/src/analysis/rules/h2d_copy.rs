@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Answer, Look, look::rounded};
 use crate::{
-    analysis::{Kind, words},
+    analysis::{Kind, gpu, words},
     record::fact::GpuCallKind,
 };
 
@@ -26,7 +26,8 @@ pub(super) fn rule(look: &Look) -> Answer {
         evidence.insert("mean_s", rounded(mean));
         if waited_behind(look) {
             let seconds = look.facts.walkable_ns() as f64 / 1e9;
-            let bytes: u64 = copies.iter().map(|call| call.bytes).sum();
+            let copies = gpu::copies(look.facts, look.trainer.cast.trainer);
+            let bytes: u64 = copies.iter().map(|(_, bytes)| bytes).sum();
             let rate = bytes as f64 / seconds.max(1e-9);
             evidence.insert("bytes_per_s", rounded(rate));
             return (

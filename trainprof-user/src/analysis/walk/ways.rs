@@ -176,6 +176,14 @@ impl Walked {
         }
     }
 
+    /// Who stands for a thread where not all are told apart.
+    fn one_of(&self, tid: u32) -> u32 {
+        match self.alike.first() {
+            Some(one) if self.alike.contains(&tid) => *one,
+            _ => tid,
+        }
+    }
+
     fn leaf(&mut self, mut leaf: Leaf) -> u32 {
         if let Some(one) = self.alike.first() {
             let passed = leaf.hops.iter_mut();
@@ -198,7 +206,7 @@ impl Walked {
                 _ => Leaf {
                     hops: Vec::new(),
                     what: What::Unknown {
-                        tid: leaf.what.tid(),
+                        tid: self.one_of(leaf.what.tid()),
                     },
                 },
             }

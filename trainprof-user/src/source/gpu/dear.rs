@@ -8,6 +8,8 @@ const EMULATED_NS: f64 = 1_700.0;
 const STEPPED_NS: f64 = 10_000.0;
 /// What all of them together may take, nanoseconds a second for each process that makes calls: a hundredth of one thread.
 const MOST_NS: f64 = 10_000_000.0;
+/// So many times as much is let go at once, without waiting whether it goes on.
+const MUCH: f64 = 5.0;
 /// The driver takes tens of microseconds for memory: who asks for it that often is held up by it, and is told so as long as watching it
 /// takes no more than so many times as much.
 const FOR_MEMORY: f64 = 2.0;
@@ -57,6 +59,11 @@ pub fn let_go(rates: &[Rate], processes: usize) -> Vec<usize> {
         out.push(at);
     }
     out
+}
+
+/// Whether they take so much that it is not waited whether that goes on.
+pub fn far_too_many(rates: &[Rate], processes: usize) -> bool {
+    rates.iter().map(Rate::ns).sum::<f64>() > MUCH * MOST_NS * processes.max(1) as f64
 }
 
 /// Whether a function's calls are those that the runtime makes inside its own: they tell nothing that these do not.
@@ -117,6 +124,7 @@ mod tests {
             rate(CallKind::CopyAsync, true, 4_000.0),
         ];
         assert_eq!(let_go(&rates, 1), [1, 3, 2]);
+        assert!(!far_too_many(&rates, 1));
         // Two processes make them.
         assert_eq!(let_go(&rates, 2), [1, 3]);
     }
@@ -154,6 +162,7 @@ mod tests {
             rate(CallKind::Free, false, 1.0),
         ];
         assert_eq!(let_go(&rates, 1), [1, 2, 0]);
+        assert!(far_too_many(&rates, 1));
         // What is single-stepped is dear sooner.
         let stepped = Rate {
             steps: true,

@@ -10,7 +10,7 @@ use std::{
 
 use trainprof_common::gpu::CallKind;
 
-use self::dear::{Rate, is_inside, let_go};
+use self::dear::{Rate, far_too_many, is_inside, let_go};
 use crate::{
     gpu::{
         Answer, DeviceUser, Driver, Heard,
@@ -77,6 +77,8 @@ pub struct Gpus {
     looks: BTreeMap<u32, (KtimeNs, KtimeNs)>,
     watched: Vec<Watched>,
     second_began: KtimeNs,
+    /// Calls of the second before that one took too much.
+    too_many: bool,
     calls: CallsSeen,
     /// Samples that were dropped since this was last asked.
     dropped: u64,
@@ -319,6 +321,15 @@ impl Gpus {
         let users: BTreeSet<&u32> = self.contexts.values().flatten().collect();
         let processes = users.into_iter().filter(|pid| job.contains(pid)).count();
         let mut gone = let_go(&rates, processes);
+        // A model that is moved to the GPU, or state that is fetched from it, makes many calls for a moment.
+        if over {
+            let before = std::mem::replace(&mut self.too_many, !gone.is_empty());
+            if !before && !far_too_many(&rates, processes) {
+                return;
+            }
+        } else if !far_too_many(&rates, processes) {
+            return;
+        }
         let numbers = gone.iter().map(|at| self.watched[*at].number).collect();
         if gone.is_empty() || !calls.detach(numbers) {
             return;
