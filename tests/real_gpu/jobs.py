@@ -77,6 +77,14 @@ class Jpeg(Dataset):
         return (x - x.mean()) / (x.std() + 1e-5), i % 100
 
 
+def updated(optimizer, loss):
+    """The loss, after its update."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
 def train(model, loader, non_blocking=False):
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     while True:
@@ -85,9 +93,7 @@ def train(model, loader, non_blocking=False):
             x = x.float() / 255 if x.dtype == torch.uint8 else x
             with torch.autocast("cuda", torch.bfloat16):
                 loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
+            updated(optimizer, loss)
             if i % 10 == 0:
                 loss.item()
             yield
@@ -106,10 +112,7 @@ class Update:
             return self.model(self.x if x is None else x)
 
     def step(self, loss):
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        return loss
+        return updated(self.optimizer, loss)
 
 
 def captured(step):
@@ -192,10 +195,7 @@ def copies(fixed, width, layers, rows, count, pinned):
     while True:
         turn += 1
         loss = model(data[turn % count].to(DEVICE, non_blocking=pinned)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        loss.item()
+        updated(optimizer, loss).item()
         yield
 
 
@@ -269,9 +269,7 @@ def environment(fixed):
         batch = torch.from_numpy(np.stack(turns)).to(DEVICE)
         for _ in range(4):
             loss = model(batch).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            updated(optimizer, loss)
         loss.item()
         yield
 
@@ -308,10 +306,7 @@ def collate(fixed):
             ids = ids.to(DEVICE)
             with torch.autocast("cuda", torch.bfloat16):
                 loss = model(ids, labels=ids).loss
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            loss.item()
+            updated(optimizer, loss).item()
             yield
 
 

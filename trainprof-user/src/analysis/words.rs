@@ -53,25 +53,63 @@ pub fn factor(bound: f64) -> String {
     }
 }
 
-/// A function as its programmer wrote it, without its arguments and what stands in for types: both make names of C++ and Rust
-/// longer than a line.
+/// A function as its programmer wrote it, without its arguments, what stands in for types and what it returns: they make names of C++
+/// and Rust longer than a line. Code that was written inside another function (a lambda) has the name of that one, also where it stands
+/// in for a type: what calls it is the same for many.
 pub fn function(name: &str) -> String {
     let name = demangled(name);
+    let named = around_lambda(&name).unwrap_or(&name);
     let mut out = String::new();
     let mut depth = 0u32;
-    for c in name.chars() {
+    for c in named.chars() {
         match c {
             // A name may begin with the type that it belongs to.
             '<' if out.is_empty() => {}
             '<' => depth += 1,
             '>' => depth = depth.saturating_sub(1),
-            '(' if depth == 0 && !out.is_empty() && !out.ends_with("::") => break,
+            '(' if depth == 0 && !out.is_empty() && !out.ends_with("::") && !out.ends_with(' ') => {
+                break;
+            }
             c if depth == 0 => out.push(c),
             _ => {}
         }
     }
-    let out = out.trim();
+    let out = without_type(out.trim());
     if out.is_empty() { name } else { out.to_owned() }
+}
+
+/// Up to the outermost function around a lambda, from where its own name begins; `None`: there is no lambda.
+fn around_lambda(name: &str) -> Option<&str> {
+    let end = name.find("::{lambda(").or_else(|| name.find("::'lambda"))?;
+    // Back over its arguments to what lies around the whole: a list of types, or another one's arguments.
+    let mut depth = 0i32;
+    let begin = name[..end].char_indices().rev().find(|(_, c)| {
+        match c {
+            ')' | '>' => depth += 1,
+            '(' | '<' => depth -= 1,
+            _ => {}
+        }
+        depth < 0 || (depth == 0 && *c == ',')
+    });
+    let begin = begin.map_or(0, |(at, _)| at + 1);
+    Some(name[begin..end].trim_start())
+}
+
+/// A function's name without the type of what it returns, which names of templates begin with.
+fn without_type(name: &str) -> &str {
+    if name.contains("operator") || name.contains(" as ") {
+        return name;
+    }
+    let mut depth = 0u32;
+    let last = name.char_indices().rev().find(|(_, c)| {
+        match c {
+            ')' => depth += 1,
+            '(' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && *c == ' '
+    });
+    last.map_or(name, |(at, _)| &name[at + 1..])
 }
 
 /// A directory with its file system, for a sentence.
@@ -171,6 +209,29 @@ mod tests {
             (
                 "_ZNSt6vectorIiSaIiEE9push_backEOi",
                 "std::vector::push_back",
+            ),
+            (
+                "void c10::function_ref<void (char**, long const*, long, long)>::callback_fn<F>(long, char**)",
+                "c10::function_ref::callback_fn",
+            ),
+            ("unsigned long count(int)", "count"),
+            (
+                "std::enable_if<true, int>::type (anonymous namespace)::run<int>(int)",
+                "(anonymous namespace)::run",
+            ),
+            ("a::B::operator bool() const", "a::B::operator bool"),
+            (
+                "at::native::copy(at::Tensor&, std::pair<int, long>)::{lambda()#3}::operator()() const::{lambda(float)#1}::operator()(float) const",
+                "at::native::copy",
+            ),
+            (
+                "void f<std::function<void (int)>, a::sort<int>(a::B const&)::{lambda(int)#1}>(int)",
+                "a::sort",
+            ),
+            // Of libtorch_cpu.so, 2.15.
+            (
+                "_ZN3c1012function_refIFvPPcPKlllEE11callback_fnIN2at6native4AVX216VectorizedLoop2dIZZZNS9_12_GLOBAL__N_116threshold_kernelERNS8_18TensorIteratorBaseERKNS_6ScalarESH_ENKUlvE0_clEvENKUlvE0_clEvEUlaaE_ZZZNSC_16threshold_kernelESE_SH_SH_ENKSI_clEvENKSJ_clEvEUlNS8_3vec4AVX210VectorizedIaEESO_E_EEEEvlS2_S4_ll",
+                "at::native::(anonymous namespace)::threshold_kernel",
             ),
         ] {
             assert_eq!(function(name), short);

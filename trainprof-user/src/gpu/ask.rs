@@ -7,7 +7,8 @@ use std::{
 
 use super::{
     Answer,
-    nvml::{self, Asked, Events, Query},
+    nvml::{self, Asked, Events},
+    query::Query,
 };
 use crate::{
     env::clock::now,

@@ -7,6 +7,7 @@
 mod ask;
 mod decode;
 mod nvml;
+mod query;
 pub mod used;
 mod watch;
 

@@ -265,7 +265,7 @@ fn trainer(session: &Session, roles: &BTreeMap<u32, Role>, analysis: &Analysis) 
     let thread = leading_thread(session, pid)?;
     let mut share = shares(share(session, thread, roles), Some(&Role::Trainer));
     if let Some(found) = found {
-        refine(&mut share, found);
+        refine(&mut share, found, session);
     }
     Some(Trainer {
         pid: Id(pid),
@@ -284,9 +284,9 @@ fn first_trainer(session: &Session, roles: &BTreeMap<u32, Role>) -> Option<u32> 
         .max_by_key(cpu)
 }
 
-/// What only the walk can tell apart: waits for loader threads and for ranks among those for own threads, and waits for the
-/// GPU among running and waiting.
-fn refine(share: &mut Shares, found: &crate::analysis::Trainer) {
+/// What only the walk can tell apart: waits for own threads that a clock ended, since who wants Python's lock asks for it again
+/// every 5 ms; waits for loader threads and for ranks among those for own threads; and waits for the GPU among running and waiting.
+fn refine(share: &mut Shares, found: &crate::analysis::Trainer, session: &Session) {
     let wall = found.wall.max(1.0);
     let sum = |of: &dyn Fn(&Leaf) -> bool| -> f64 {
         found
@@ -297,6 +297,16 @@ fn refine(share: &mut Shares, found: &crate::analysis::Trainer) {
             .map(|(_, spent)| spent.ns / wall)
             .sum()
     };
+    let own = session.threads_of(found.cast.trainer);
+    let own: BTreeSet<u32> = own.map(|thread| thread.key.tid).collect();
+    let for_own = sum(&|leaf: &Leaf| {
+        let first = leaf.hops.first().map(|hop| hop.how);
+        matches!(first, Some(HopKind::HandOver | HopKind::Lock(_)))
+            && leaf.next().is_some_and(|tid| own.contains(&tid))
+    });
+    let moved = (for_own - share.lock_wait).clamp(0.0, share.other_wait);
+    share.lock_wait = round(share.lock_wait + moved, 6);
+    share.other_wait = round(share.other_wait - moved, 6);
     if !found.cast.loader_threads.is_empty() {
         let fed = sum(&|leaf: &Leaf| {
             leaf.next()

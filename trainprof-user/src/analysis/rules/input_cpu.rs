@@ -311,7 +311,9 @@ fn functions(look: &Look) -> Vec<String> {
         .filter_map(|(place, _)| {
             let place = look.session.places.get(&place)?;
             match (&place.module, &place.function) {
-                (Some(module), Some(function)) => Some(format!("{module}:{function}")),
+                (Some(module), Some(function)) => {
+                    Some(format!("{module}:{}", words::function(function)))
+                }
                 (Some(module), None) => Some(module.clone()),
                 _ => None,
             }

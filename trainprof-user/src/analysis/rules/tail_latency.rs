@@ -162,7 +162,7 @@ fn unusual_code(look: &Look, slow: &[Span], normal: &[Span]) -> Option<(String, 
         .find(|(_, own)| *own * 2.0 >= more)
         .and_then(|(place, _)| look.session.places.get(place)?.function.as_deref());
     let name = match function {
-        Some(function) => format!("{name}:{function}"),
+        Some(function) => format!("{name}:{}", words::function(function)),
         None => name.to_owned(),
     };
     Some((name, part.min(1.0)))

@@ -22,8 +22,10 @@ const STT_GNU_IFUNC: u8 = 10;
 const STB_LOCAL: u8 = 0;
 /// More sections than any linker makes.
 const MAX_SECTIONS: usize = 10_000;
-/// Longer names are cut: templates of C++ have names of many kilobytes.
-const MAX_NAME: usize = 256;
+/// Bytes that most names fit in: four of five of PyTorch's own.
+const USUAL_NAME: usize = 256;
+/// Longer names are cut: templates of C++ have names of many kilobytes. What is cut cannot be demangled.
+const MAX_NAME: usize = 4096;
 /// Links followed in one bucket of the hash table.
 const MAX_CHAIN: u32 = 256;
 /// Symbols read at once.
@@ -178,13 +180,15 @@ impl Elf {
 
     fn string(&self, table: Table, at: u32) -> Option<String> {
         let room = table.strings_size.checked_sub(u64::from(at))?;
-        let bytes = read(
-            &self.file,
-            table.strings.checked_add(u64::from(at))?,
-            room.min(MAX_NAME as u64) as usize,
-        )?;
-        let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        let at = table.strings.checked_add(u64::from(at))?;
+        let begin = |most: usize| read(&self.file, at, room.min(most as u64) as usize);
+        let end = |bytes: &[u8]| bytes.iter().position(|b| *b == 0);
+        let mut bytes = begin(USUAL_NAME)?;
+        if end(&bytes).is_none() {
+            bytes = begin(MAX_NAME)?;
+        }
+        bytes.truncate(end(&bytes).unwrap_or(bytes.len()));
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// A function that the file exports, by the loader's own hash table: a few small reads, however many
