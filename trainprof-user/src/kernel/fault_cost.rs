@@ -8,13 +8,13 @@ use std::{io, ptr};
 
 use super::{own_pages::new_pages, perf, sampling::Sampled};
 
-/// New pages that are touched one after the other: a sixth of a millisecond, in which few threads are moved.
-const PAGES: usize = 96;
+/// New pages that are touched one after the other: a tenth of a millisecond, in which few threads are moved.
+const PAGES: usize = 64;
 /// How often that is done with the event on, and off. The middle times of so many differ by what it is within some nanoseconds.
-const ROUNDS: usize = 101;
+const ROUNDS: usize = 51;
 
 /// Nanoseconds by which a fault takes longer while it is counted than while the event is off. The event of this CPU is on again at the
-/// end. `None`: this thread was moved all the time. Takes some 40 ms of CPU time.
+/// end. `None`: this thread was moved all the time. Takes some 15 ms of CPU time.
 pub fn measure(faults: &Sampled) -> io::Result<Option<f64>> {
     let (mut counted, mut free) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

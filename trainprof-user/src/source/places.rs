@@ -9,6 +9,7 @@ pub(super) mod elf;
 pub(super) mod maps;
 mod spin;
 pub(super) mod symbols;
+pub(super) mod tables;
 mod worker;
 
 use std::{
@@ -24,6 +25,7 @@ use self::{
     class::Flavour,
     spin::Spins,
     symbols::{Found, Module},
+    tables::Shared,
     worker::{Question, Worker},
 };
 use crate::{
@@ -125,9 +127,15 @@ pub struct Places {
     waiting: Vec<Waiting>,
     asked: BTreeSet<(u32, u64)>,
     worker: Option<Worker>,
+    tables: Shared,
 }
 
 impl Places {
+    /// Tables of functions that were read, for whoever needs the same.
+    pub(super) fn tables(&self) -> Shared {
+        self.tables.clone()
+    }
+
     /// A process was forked: it has its parent's mappings.
     pub fn forked(&mut self, parent: u32, child: u32) {
         match self.processes.get(&parent).cloned() {
@@ -388,7 +396,7 @@ impl Places {
             return true;
         }
         if self.worker.is_none() {
-            self.worker = worker::start()
+            self.worker = worker::start(self.tables.clone())
                 .inspect_err(|error| tracing::warn!(%error, "functions cannot be looked up"))
                 .ok();
         }

@@ -90,7 +90,7 @@ impl Stacks {
         out: &mut Vec<Record>,
     ) {
         if self.worker.is_none() {
-            self.worker = worker::start()
+            self.worker = worker::start(places.tables())
                 .inspect_err(|error| tracing::warn!(%error, "call stacks cannot be looked up"))
                 .ok();
         }

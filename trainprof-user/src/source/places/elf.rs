@@ -395,6 +395,20 @@ mod tests {
     }
 
     #[test]
+    fn long_names_are_read_whole() {
+        // This program has generic functions of generic functions.
+        let elf = own();
+        let mut names = Vec::new();
+        elf.functions(|function| names.push(function.name))
+            .expect("functions");
+        let longest = names.into_iter().filter_map(|name| elf.name(name));
+        let longest = longest.max_by_key(String::len).expect("a name");
+        assert!(longest.len() > USUAL_NAME, "{longest}");
+        // A name that was cut is none.
+        assert!(rustc_demangle::try_demangle(&longest).is_ok(), "{longest}");
+    }
+
+    #[test]
     fn names_hash_as_the_loader_does_it() {
         // Figures of the format's description (GNU hash ELF sections, A. Roenky).
         for (name, hash) in [("", 0x1505), ("printf", 0x156b_2bb8), ("exit", 0x7c96_7e3f)] {

@@ -36,6 +36,18 @@ pub struct Module {
     pub inode: u64,
 }
 
+impl Module {
+    /// Its file and how many bytes that has. `None` when it is not there, or is another one by now.
+    pub fn open(&self, path: &Path) -> Option<(File, u64)> {
+        let file = File::open(path).ok()?;
+        let metadata = file.metadata().ok()?;
+        // An overlay shows other devices here than in the table of mappings: then inodes say nothing.
+        let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+        let same = device != self.device || metadata.ino() == self.inode;
+        (metadata.is_file() && same).then_some((file, metadata.len()))
+    }
+}
+
 /// What is known of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -77,24 +89,9 @@ pub struct Index {
 }
 
 impl Index {
-    /// Reads a module's table. `None` when the file is not there, is another one by now, or is no ELF file.
-    pub fn open(module: &Module) -> Option<Self> {
-        let file = File::open(&module.path).ok()?;
-        let metadata = file.metadata().ok()?;
-        // An overlay shows other devices here than in the table of mappings: then inodes say nothing.
-        let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
-        if !metadata.is_file() || device == module.device && metadata.ino() != module.inode {
-            return None;
-        }
-        Self::read(Elf::open(file)?, &module.name)
-    }
-
-    /// The same of an open file that is known to be the module's.
+    /// Reads a file's table. `None` when it is no ELF file.
     pub fn of_file(file: File, name: &str) -> Option<Self> {
-        Self::read(Elf::open(file)?, name)
-    }
-
-    fn read(elf: Elf, name: &str) -> Option<Self> {
+        let elf = Elf::open(file)?;
         let base = elf.segments.iter().map(|segment| segment.address).min()?;
         let mut entries = Vec::new();
         if elf.symbols() <= MAX_SYMBOLS {
@@ -308,10 +305,11 @@ mod tests {
             ..module.clone()
         };
         assert!(
-            Index::open(&moved).is_none(),
+            moved.open(&moved.path).is_none(),
             "another file has taken its place"
         );
-        Index::open(&module).expect("an index")
+        let (file, _) = module.open(&module.path).expect("the library");
+        Index::of_file(file, &module.name).expect("an index")
     }
 
     #[test]

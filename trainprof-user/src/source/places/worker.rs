@@ -1,10 +1,11 @@
 //! A thread that reads programs' files, so that a slow or hung file system under them never holds up the watch.
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use super::{
     class::Flavour,
     symbols::{Found, Index, Module},
+    tables::Shared,
 };
 use crate::source::apart::Apart;
 
@@ -33,9 +34,12 @@ pub struct Answer {
 pub type Worker = Apart<Question, Answer>;
 
 /// Starts it.
-pub fn start() -> io::Result<Worker> {
+pub fn start(shared: Shared) -> io::Result<Worker> {
     Worker::start("symbols", 256 << 10, QUESTIONS, || {
-        let mut tables = Tables::default();
+        let mut tables = Tables {
+            shared,
+            ..Tables::default()
+        };
         move |question| tables.answer(&question)
     })
 }
@@ -43,7 +47,8 @@ pub fn start() -> io::Result<Worker> {
 /// Tables of functions, within [`TABLE_BYTES`].
 #[derive(Default)]
 struct Tables {
-    open: BTreeMap<u32, (u64, Index)>,
+    shared: Shared,
+    open: BTreeMap<u32, (u64, Arc<Index>)>,
     turn: u64,
 }
 
@@ -51,7 +56,8 @@ impl Tables {
     fn answer(&mut self, question: &Question) -> Answer {
         self.turn += 1;
         if !self.open.contains_key(&question.number)
-            && let Some(index) = Index::open(&question.module)
+            && let Some((file, _)) = question.module.open(&question.module.path)
+            && let Some(index) = self.shared.of_file(file, &question.module.name)
         {
             self.make_room(index.bytes());
             self.open.insert(question.number, (self.turn, index));

@@ -1,12 +1,7 @@
 //! Names of functions: by blazesym, and of large files, which it would take tens of megabytes for (PyTorch's: 45), by the table that sampled
 //! places are named by.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    os::{fd::AsRawFd, unix::fs::MetadataExt},
-    path::PathBuf,
-};
+use std::{collections::BTreeMap, fs::File, os::fd::AsRawFd, path::PathBuf, sync::Arc};
 
 use blazesym::symbolize::{
     Input, Symbolizer,
@@ -20,6 +15,7 @@ use crate::{
     source::places::{
         class::{self, Flavour},
         symbols::{Index, Module, through_root},
+        tables::Shared,
     },
 };
 
@@ -39,13 +35,14 @@ pub struct Names {
     files: BTreeMap<u32, Option<Opened>>,
     bytes: u64,
     tables: usize,
+    shared: Shared,
 }
 
 /// Where names are found.
 enum Opened {
     /// An open file: a path through /proc ends with its process, a descriptor does not.
     File(File),
-    Table(Index),
+    Table(Arc<Index>),
 }
 
 impl Default for Names {
@@ -60,11 +57,20 @@ impl Default for Names {
             files: BTreeMap::new(),
             bytes: 0,
             tables: 0,
+            shared: Shared::default(),
         }
     }
 }
 
 impl Names {
+    /// Looks into tables that others use as well.
+    pub fn new(shared: Shared) -> Self {
+        Self {
+            shared,
+            ..Self::default()
+        }
+    }
+
     /// Names the place at a module's offset, as process `pid` sees the module.
     pub fn find(&mut self, pid: u32, number: u32, module: &Module, offset: u64) -> Named {
         let flavour = Flavour::of_name(&module.name);
@@ -111,11 +117,11 @@ impl Names {
         }
         let many = self.files.len() >= MAX_FILES || self.tables > MAX_TABLES;
         if many || self.bytes > MAX_BYTES {
-            *self = Self::default();
+            *self = Self::new(self.shared.clone());
         }
         let opened = match open(pid, module) {
             Some((file, bytes)) if bytes > LARGE => {
-                Index::of_file(file, &module.name).map(|table| {
+                self.shared.of_file(file, &module.name).map(|table| {
                     self.tables += table.bytes();
                     Opened::Table(table)
                 })
@@ -132,12 +138,7 @@ impl Names {
 
 fn open(pid: u32, module: &Module) -> Option<(File, u64)> {
     let path = module.path.to_str().filter(|path| !path.is_empty())?;
-    let file = File::open(through_root(pid, path)).ok()?;
-    let metadata = file.metadata().ok()?;
-    // An overlay shows other devices here than in the table of mappings: then inodes say nothing.
-    let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
-    let same = device != module.device || metadata.ino() == module.inode;
-    (metadata.is_file() && same).then_some((file, metadata.len()))
+    module.open(&through_root(pid, path))
 }
 
 fn cut(name: &str) -> String {

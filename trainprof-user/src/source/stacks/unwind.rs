@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     ops::Deref,
-    os::unix::fs::MetadataExt,
     sync::Arc,
 };
 
@@ -62,13 +61,7 @@ impl Table {
     /// Reads a module's tables. `None` when the file is not there, is another one by now, or is no ELF file.
     fn read(pid: u32, module: &Module) -> Option<Self> {
         let path = through_root(pid, module.path.to_str().filter(|path| !path.is_empty())?);
-        let file = File::open(path).ok()?;
-        let metadata = file.metadata().ok()?;
-        let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
-        if !metadata.is_file() || device == module.device && metadata.ino() != module.inode {
-            return None;
-        }
-        let whole = metadata.len();
+        let (file, whole) = module.open(&path)?;
         let cache = ReadCache::new(&file);
         let elf = object::File::parse(&cache).ok()?;
         let section = |name: &str| {

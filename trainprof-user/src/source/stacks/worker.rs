@@ -7,7 +7,7 @@ use crate::{
     record::fact::{PlaceClass, SourceLine},
     source::{
         apart::Apart,
-        places::{Mapping, look_up, symbols::Module},
+        places::{Mapping, look_up, symbols::Module, tables::Shared},
     },
 };
 
@@ -82,9 +82,12 @@ pub struct Answer {
 pub type Worker = Apart<Question, Answer>;
 
 /// Starts it.
-pub fn start() -> io::Result<Worker> {
+pub fn start(tables: Shared) -> io::Result<Worker> {
     Worker::start("stacks", 1 << 20, QUESTIONS, || {
-        let mut state = State::default();
+        let mut state = State {
+            names: Names::new(tables),
+            ..State::default()
+        };
         move |question| state.answer(question)
     })
 }
