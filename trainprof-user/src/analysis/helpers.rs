@@ -23,10 +23,33 @@ pub enum Task {
     Input,
     /// It writes files at the pace of a checkpoint.
     State,
-    /// It hands nothing to the other processes: no step needs it.
+    /// It hands nothing to the other processes, or to others of these alone: no step needs it.
     Apart,
     /// The others wait for it, and what for is not known.
     Other,
+}
+
+/// Trainers, workers, and whoever hands something to one of these: not those that hand things to each other alone, as the processes of
+/// another program do.
+fn needed(
+    handed: &BTreeMap<(u32, u32), u64>,
+    roles: &BTreeMap<u32, Role>,
+    trainer: u32,
+) -> BTreeSet<u32> {
+    let others = roles.iter().filter(|(_, role)| **role != Role::Helper);
+    let mut needed: BTreeSet<u32> = others.map(|(pid, _)| *pid).collect();
+    needed.insert(trainer);
+    loop {
+        let before = needed.len();
+        for (from, to) in handed.keys() {
+            if needed.contains(to) {
+                needed.insert(*from);
+            }
+        }
+        if needed.len() == before {
+            return needed;
+        }
+    }
 }
 
 /// By process id.
@@ -43,6 +66,7 @@ impl Helpers {
                 .map(|(_, n)| n)
                 .sum()
         };
+        let needed = needed(&handed, &cast.roles, cast.trainer);
         let written = written(session);
         let task = |pid: u32| {
             let below_worker = cast
@@ -63,7 +87,7 @@ impl Helpers {
             let rate = bytes as f64 / (run_ns as f64 / 1e9).max(1e-3);
             if bytes >= MIN_STATE_BYTES && rate >= MIN_BYTES_PER_S {
                 Task::State
-            } else if to(pid, &|_| true) >= MIN_HAND_OVERS {
+            } else if to(pid, &|to| needed.contains(&to)) >= MIN_HAND_OVERS {
                 Task::Other
             } else {
                 Task::Apart
@@ -156,4 +180,22 @@ fn written(session: &Session) -> BTreeMap<u32, (u64, u64)> {
         *run_ns += thread.run_ns;
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_hands_things_only_to_others_of_its_program_is_not_needed() {
+        // 2 works for 1, 4 for 3 for 2; 6 and 7 for 5, which nobody hears.
+        let roles = (1..=7).map(|pid| match pid {
+            1 => (pid, Role::Trainer),
+            2 => (pid, Role::Worker),
+            _ => (pid, Role::Helper),
+        });
+        let handed = [(2, 1), (3, 2), (4, 3), (6, 5), (7, 5), (5, 6)].map(|pair| (pair, 9));
+        let needed = needed(&handed.into(), &roles.collect(), 1);
+        assert_eq!(needed, BTreeSet::from([1, 2, 3, 4]));
+    }
 }

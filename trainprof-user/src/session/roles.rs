@@ -42,6 +42,8 @@ const LISTENER: f64 = 0.01;
 /// Of processes that nothing is handed between, the one nearest the root with at least this share of the CPU
 /// time of the busiest one is the trainer; where some drive a GPU, of those.
 const MIN_OF_BUSIEST: f64 = 0.2;
+/// A process with so much of one CPU works.
+const BUSY: f64 = 0.2;
 
 /// Processes that exchange gradients send each other at least so many bytes a second through sockets, and one gets at most so many
 /// times what it gives. A worker gives far more than it gets.
@@ -72,7 +74,8 @@ pub fn for_room(nr: i16) -> bool {
 /// A worker gives to one of its ancestors, which is its trainer: it ends that one's waits on a pipe, a socket, a
 /// poll set or a futex, again and again, or, when the trainer never waits, has its own waits for work ended by
 /// it. Trainers that are not above each other and end each other's waits are ranks; so are processes that are, when they give each
-/// other about as much. Who is given state to write it to files is no worker. Without any of this, the process that uses the CPU is the trainer,
+/// other about as much. Who is given state to write it to files is no worker, and who gives to a program that only collects, below a trainer that works
+/// and has nothing to do with it, is that one's. Without any of this, the process that uses the CPU is the trainer,
 /// of those that drive a GPU where there are any.
 pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
     let mut roles: BTreeMap<u32, Role> = session
@@ -108,6 +111,14 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
             && !trains(session, above)
             && !forked(session, above, below)
             && cpu_share(session, above) < MIN_OF_BUSIEST * cpu_share(session, below);
+        // A program that a trainer started beside its own work, and neither asks nor hears.
+        let beside = cpu_share(session, above) < LISTENER
+            && !on_gpu.contains(&above)
+            && ancestors(session, above).any(|trainer| {
+                trains(session, trainer)
+                    && cpu_share(session, trainer) >= BUSY
+                    && count(trainer, above) + count(above, trainer) < MIN_HAND_OVERS
+            });
         if takes_output(session, above, below) {
             written_for.insert(above);
         } else if gives
@@ -118,7 +129,10 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
         {
             // A rank that made the other ones.
             ranks.extend([above, below]);
-        } else if (gives || asked) && !listens && !serves && !keeps_state(session, above, below) {
+        } else if (gives || asked)
+            && !(listens || serves || beside)
+            && !keeps_state(session, above, below)
+        {
             roles.insert(below, Role::Worker);
             fed.insert(above);
         }
