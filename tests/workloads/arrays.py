@@ -14,7 +14,7 @@ import numpy
 import gate
 
 TURNS = 1000
-KEPT = 512
+KEPT = 4096  # turns: for milliseconds, however fast the machine
 ELEMENTS = 1000  # of 8 bytes: so that allocating is a part of the work that clock samples show
 CLASSES = 64
 
@@ -33,7 +33,7 @@ def main():
     out, what = sys.argv[1:3]
     base = numpy.arange(float(ELEMENTS))
     kept = collections.deque(maxlen=KEPT)
-    turns(base, TURNS, kept)
+    turns(base, KEPT + TURNS, kept)
     if what == "count":
         library = ctypes.CDLL(None)
         counts = (ctypes.c_uint64 * (2 + CLASSES))()
