@@ -1,5 +1,7 @@
 //! Waits for files, by calls and by page faults, against what the workload measured around them. The disk is slow on purpose.
 
+use std::path::{Path, PathBuf};
+
 use serde_json::Value;
 use trainprof_tests::cgroup::{Group, disk_of};
 use trainprof_tests::env::{in_vm, root_test, skip};
@@ -42,7 +44,7 @@ fn waited(row: &Value, kind: &str) -> f64 {
 }
 
 /// All of `truth` seconds were waits of that kind: of the thread, of the process, and in the folder.
-fn check_wait(seen: &Observed, kind: &str, folder: &std::path::Path, truth: f64) {
+fn check_wait(seen: &Observed, kind: &str, folder: &Path, truth: f64) {
     let mut checks = Checks::new();
     checks.nothing_lost(&seen.report);
     checks.that(truth > 2.0, || format!("it waited for {truth} s only"));
@@ -97,7 +99,7 @@ fn check_wakers(seen: &Observed) {
 }
 
 /// Within the width of a bucket, which is stated, and what two clocks may differ by.
-fn check_latencies(seen: &Observed) {
+fn check_latencies(seen: &Observed, folder: &Path) {
     if in_vm() {
         return;
     }
@@ -111,6 +113,63 @@ fn check_latencies(seen: &Observed) {
         );
         checks.that((says / is - 1.0).abs() <= 0.125 + 0.02, || {
             format!("{quantile}: truth {is:.0} us, report {says:.0} us")
+        });
+        // Of the folder, and of its files' extension, in buckets twice as wide.
+        let directory = seen.report.directory(&folder.to_string_lossy());
+        let extensions = seen.report.rows("/io/extensions");
+        let extension = extensions.iter().find(|row| row["extension"] == "bin");
+        for row in [directory, extension].map(|row| row.expect("its row")) {
+            let says = f64_at(row, &format!("/latency_us/read/{quantile}"));
+            checks.that((says / is - 1.0).abs() <= 0.25 + 0.02, || {
+                format!("{quantile}: truth {is:.0} us, {says:.0} us told of {row}")
+            });
+        }
+    }
+    checks.done();
+}
+
+#[test]
+fn latencies_are_told_by_directory() {
+    let name = "latencies_are_told_by_directory";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    let slow = data.files("slow", 2, "bin", |_| 8 << 20);
+    // In memory, from which nothing is dropped.
+    let quick = PathBuf::from(format!("/dev/shm/trainprof-quick-{}", std::process::id()));
+    std::fs::create_dir_all(&quick).expect("a folder in memory");
+    for n in 0..2 {
+        std::fs::write(quick.join(format!("{n}.mem")), vec![1; 8 << 20]).expect("a file in memory");
+    }
+    let args = os(&[&"-c", &"-b", &"262144", &slow, &quick]);
+    let seen = limited(&data, name, 4 * MIB, "files", &args);
+    std::fs::remove_dir_all(&quick).expect("no folder in memory");
+    let Some(seen) = seen else { return };
+    let mut checks = Checks::new();
+    checks.nothing_lost(&seen.report);
+    let at = |row: &Value, q: &str| f64_at(row, &format!("/latency_us/read/{q}"));
+    let folder = |folder: &Path| {
+        let row = seen.report.directory(&folder.to_string_lossy());
+        row.expect("the folder's row")
+    };
+    let extension = |of: &str| {
+        let rows = seen.report.rows("/io/extensions");
+        rows.iter()
+            .find(|row| row["extension"] == of)
+            .expect("its row")
+    };
+    for (slow, quick) in [
+        (folder(&slow), folder(&quick)),
+        (extension("bin"), extension("mem")),
+    ] {
+        // The mean is that of the operations, told beside it.
+        let mean_us = |row: &Value| f64_at(row, "/seconds") / u64_at(row, "/reads") as f64 * 1e6;
+        for row in [slow, quick] {
+            checks.that(at(row, "p50") <= at(row, "p99"), || format!("{row}"));
+            checks.that(at(row, "p50") < 2.5 * mean_us(row), || format!("{row}"));
+        }
+        checks.that(at(slow, "p99") > mean_us(slow) / 1.5, || format!("{slow}"));
+        checks.that(at(quick, "p50") < at(slow, "p50") / 10.0, || {
+            format!("{quick} against {slow}")
         });
     }
     checks.done();
@@ -132,7 +191,7 @@ fn waits_for_reads_are_as_long_as_they_were() {
         let truth = f64_at(&seen.truth, "/total/read/seconds");
         check_wait(&seen, "file", &folder, truth);
         check_wakers(&seen);
-        check_latencies(&seen);
+        check_latencies(&seen, &folder);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Aggregates that the kernel counts into, per thread (so each has one writer), and user space drains.
 
-use crate::hist::{LATENCY_BUCKETS, SIZE_BUCKETS};
+use crate::hist::{COARSE_BUCKETS, LATENCY_BUCKETS, SIZE_BUCKETS};
 
 /// Operations of one thread on one file set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,8 +28,10 @@ pub struct OpCell {
     pub bytes: u64,
     /// Nanoseconds from entry to exit, waits included.
     pub ns: u64,
+    /// How many of those that were timed took how long.
+    pub latency: [u32; COARSE_BUCKETS],
 }
-crate::wire!(OpCell, 32);
+crate::wire!(OpCell, 32 + COARSE_BUCKETS * 4);
 
 impl OpCell {
     pub const EMPTY: Self = Self {
@@ -37,6 +39,7 @@ impl OpCell {
         errors: 0,
         bytes: 0,
         ns: 0,
+        latency: [0; COARSE_BUCKETS],
     };
 }
 

@@ -4,6 +4,8 @@
 pub const LATENCY_BUCKETS: usize = 128;
 /// Size buckets: powers of two; bucket 0 holds 0 bytes, bucket `n` holds `[2^(n-1), 2^n)`.
 pub const SIZE_BUCKETS: usize = 40;
+/// Coarse latency buckets: each is two of the others, so two to an octave.
+pub const COARSE_BUCKETS: usize = LATENCY_BUCKETS / 2;
 /// Latencies are counted in units of `1 << LATENCY_SHIFT` ns.
 const LATENCY_SHIFT: u32 = 6;
 
@@ -54,6 +56,11 @@ pub const fn latency_range(bucket: usize) -> (u64, u64) {
     )
 }
 
+/// The range `[low, high)` in nanoseconds that a coarse latency bucket covers.
+pub const fn coarse_range(bucket: usize) -> (u64, u64) {
+    (latency_range(2 * bucket).0, latency_range(2 * bucket + 1).1)
+}
+
 /// The bucket that a size in bytes falls into.
 #[inline(always)]
 pub fn size_bucket(bytes: u64) -> u32 {
@@ -96,6 +103,16 @@ mod tests {
             assert_eq!(latency_range(bucket + 1).0, high);
         }
         assert_eq!(latency_bucket(u64::MAX) as usize, LATENCY_BUCKETS - 1);
+    }
+
+    #[test]
+    fn coarse_buckets_tile_the_axis() {
+        for bucket in 0..COARSE_BUCKETS - 1 {
+            let (low, high) = coarse_range(bucket);
+            assert_eq!(latency_bucket(low) as usize / 2, bucket);
+            assert_eq!(latency_bucket(high - 1) as usize / 2, bucket);
+            assert_eq!(coarse_range(bucket + 1).0, high);
+        }
     }
 
     #[test]

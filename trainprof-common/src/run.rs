@@ -2,7 +2,10 @@
 //! lie near in its caches as the large tables of cells do not; what has no room there goes on into its cell, and user space
 //! adds the rest.
 
-use crate::cell::{HistCell, HistKey, OpKey};
+use crate::{
+    cell::{HistCell, HistKey, OpCell, OpKey},
+    hist::COARSE_BUCKETS,
+};
 
 /// Tables of runs on a CPU: the kernel allows no larger one than 32 KiB.
 pub const BANKS: usize = 4;
@@ -27,8 +30,14 @@ pub struct CallRun {
     pub bytes: u64,
     /// Nanoseconds of those that were timed.
     pub ns: u64,
+    /// How many of them took how long, a byte for each coarse bucket: see [`CallRun::MOST`].
+    pub latency: [u64; LATENCY_WORDS],
 }
-crate::wire!(CallRun, 40);
+crate::wire!(CallRun, 40 + LATENCY_WORDS * 8);
+
+/// Words of a run's latencies, and bytes in each.
+pub const LATENCY_WORDS: usize = COARSE_BUCKETS / LANES;
+const LANES: usize = 8;
 
 impl CallRun {
     pub const EMPTY: Self = Self {
@@ -39,7 +48,37 @@ impl CallRun {
         stay: 0,
         bytes: 0,
         ns: 0,
+        latency: [0; LATENCY_WORDS],
     };
+
+    /// A run has no more calls than a byte can count.
+    pub const MOST: u32 = 255;
+
+    /// Counts the latency of one more of its calls; `bucket`: of [`crate::hist::latency_bucket`].
+    #[inline(always)]
+    pub fn took(&mut self, bucket: u32) {
+        let coarse = bucket as usize / 2;
+        self.latency[coarse / LANES % LATENCY_WORDS] += 1 << (coarse % LANES * 8);
+    }
+
+    /// Adds what it counted to a cell.
+    #[inline(always)]
+    pub fn add_to(&self, cell: &mut OpCell) {
+        cell.count += self.count as u64;
+        cell.bytes += self.bytes;
+        cell.ns += self.ns;
+        for (word, counts) in self
+            .latency
+            .iter()
+            .zip(cell.latency.as_chunks_mut::<LANES>().0)
+        {
+            if *word != 0 {
+                for (lane, count) in counts.iter_mut().enumerate() {
+                    *count += (*word >> (lane * 8)) as u32 & 0xff;
+                }
+            }
+        }
+    }
 
     #[inline(always)]
     pub const fn who(tid: u32, op: u8, class: u8) -> u64 {
@@ -98,7 +137,7 @@ const fn mixed(who: u64, whence: u64, bits: u32) -> usize {
 pub struct RunTable {
     pub sets: [[CallRun; WAYS]; SETS],
 }
-crate::wire!(RunTable, 40 * WAYS * SETS);
+crate::wire!(RunTable, size_of::<CallRun>() * WAYS * SETS);
 
 /// Sets of a table of [`HistRun`]s, and entries of each.
 pub const HIST_SETS: usize = 16;
@@ -159,6 +198,7 @@ crate::wire!(HistTable, size_of::<HistRun>() * HIST_WAYS * HIST_SETS);
 #[cfg(test)]
 mod tests {
     use super::{BANKS, CallRun, HIST_SETS, HIST_WAYS, HistRun, SETS, WAYS};
+    use crate::cell::OpCell;
 
     #[test]
     fn what_a_run_is_of_can_be_read_back() {
@@ -170,6 +210,26 @@ mod tests {
         let key = run.key();
         assert_eq!((key.tid, key.op, key.class), (4711, 3, 9));
         assert_eq!((key.dev, key.fileset), (0xfe00_0001, 77));
+    }
+
+    #[test]
+    fn latencies_of_a_run_get_into_its_cell() {
+        let mut run = CallRun::EMPTY;
+        for _ in 0..CallRun::MOST {
+            run.count += 1;
+            run.took(17);
+        }
+        let mut cell = OpCell::EMPTY;
+        run.add_to(&mut cell);
+        let mut run = CallRun {
+            count: 3,
+            ..CallRun::EMPTY
+        };
+        [0, 16, 127].map(|bucket| run.took(bucket));
+        run.add_to(&mut cell);
+        assert_eq!(cell.count, 258);
+        let told = (0..).zip(cell.latency).filter(|(_, n)| *n > 0);
+        assert!(told.eq([(0, 1), (8, 256), (63, 1)]), "{:?}", cell.latency);
     }
 
     #[test]

@@ -6,10 +6,10 @@ use aya_ebpf::bindings::BPF_NOEXIST;
 use aya_ebpf::maps::HashMap;
 use trainprof_common::{
     cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
-    hist::{LATENCY_BUCKETS, SIZE_BUCKETS, latency_bucket, size_bucket},
+    hist::{COARSE_BUCKETS, LATENCY_BUCKETS, SIZE_BUCKETS, latency_bucket, size_bucket},
     loss::Loss,
     op::Op,
-    run::{BANKS, CallRun, HistRun, WAYS},
+    run::{BANKS, CallRun, HistRun, LATENCY_WORDS, WAYS},
     thread::Object,
 };
 
@@ -75,7 +75,10 @@ pub fn call(done: &Done, object: &Object) -> Option<&'static mut CallRun> {
     run.ns += done.ns;
     if done.timed || done.bytes != 0 || MOVES_BYTES >> (done.op & 31) & 1 != 0 {
         let timed = u64::from(done.timed) * TIMED;
-        add_shape(who | timed, object.dev, done.bytes, done.ns);
+        let bucket = add_shape(who | timed, object.dev, done.bytes, done.ns);
+        if done.timed {
+            run.took(bucket);
+        }
     }
     Some(run)
 }
@@ -100,8 +103,12 @@ extern "C" fn find_run(who: u64, whence: u64, number: u32) -> u32 {
     // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
     let set = unsafe { &mut (*table).sets[place] };
     let (mut shortest, mut least) = (WAYS, u32::MAX);
-    for (n, run) in set.iter().enumerate() {
-        if run.who == who && run.whence == whence && run.count < u32::MAX {
+    for (n, run) in set.iter_mut().enumerate() {
+        if run.who == who && run.whence == whence {
+            if run.count >= CallRun::MOST {
+                add_run(run);
+                begin(run);
+            }
             return n as u32;
         }
         // A cell has one writer, its thread: another thread's run stays where it is.
@@ -114,42 +121,41 @@ extern "C" fn find_run(who: u64, whence: u64, number: u32) -> u32 {
     }
     let run = &mut set[shortest & (WAYS - 1)];
     if run.count != 0 {
-        add_run(run.who, run.whence, u64::from(run.count), run.bytes, run.ns);
+        add_run(run);
     }
-    (run.who, run.whence, run.count) = (who, whence, 0);
-    (run.bytes, run.ns, run.rest) = (0, 0, 0);
+    (run.who, run.whence, run.rest) = (who, whence, 0);
+    begin(run);
     shortest as u32
 }
 
-#[inline(never)]
-#[unsafe(no_mangle)]
-extern "C" fn add_run(who: u64, whence: u64, count: u64, bytes: u64, ns: u64) -> u32 {
-    let run = CallRun {
-        who,
-        whence,
-        ..CallRun::EMPTY
-    };
-    let Some(cell) = op_cell(&run.key(), half()) else {
-        emit::lost_many(Loss::OpCellsFull, count);
-        return 0;
-    };
-    // SAFETY: one writer per key.
-    unsafe {
-        (*cell).count += count;
-        (*cell).bytes += bytes;
-        (*cell).ns += ns;
-    }
-    0
+#[inline(always)]
+fn begin(run: &mut CallRun) {
+    (run.count, run.bytes, run.ns) = (0, 0, 0);
+    run.latency = [0; LATENCY_WORDS];
 }
 
-// `who` is thread, operation, class and flags.
+#[inline(always)]
+fn add_run(run: &CallRun) {
+    match op_cell(&run.key(), half()) {
+        // SAFETY: one writer per key.
+        Some(cell) => run.add_to(unsafe { &mut *cell }),
+        None => emit::lost_many(Loss::OpCellsFull, u64::from(run.count)),
+    }
+}
+
+// `who` is thread, operation, class and flags. Gives the bucket of its latency.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn add_shape(who: u64, dev: u32, bytes: u64, ns: u64) -> u32 {
     let (timed, who) = (who & TIMED != 0, who & !TIMED);
     let half = half();
+    let latency = black_box(bucket_of_latency(ns));
+    let shape = Shape {
+        latency: if timed { Some(latency) } else { None },
+        size: Some(size_bucket(bytes)),
+    };
     let Some(table) = HIST_RUNS.get_ptr_mut(u32::from(half)) else {
-        return 0;
+        return latency;
     };
     // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
     let set = unsafe { &mut (*table).sets[HistRun::set(who, dev)] };
@@ -158,36 +164,41 @@ extern "C" fn add_shape(who: u64, dev: u32, bytes: u64, ns: u64) -> u32 {
             (run.who, run.dev) = (who, dev);
         }
         if run.who == who && run.dev == dev {
-            count_shape(&mut run.cell, timed, ns, bytes);
-            return 0;
+            shape.count(&mut run.cell);
+            return latency;
         }
     }
     match hist_cell(&HistRun::key_of(who, dev), half) {
         // SAFETY: one writer per key.
-        Some(cell) => count_shape(unsafe { &mut *cell }, timed, ns, bytes),
+        Some(cell) => shape.count(unsafe { &mut *cell }),
         None => emit::lost(Loss::OpCellsFull),
     }
-    0
+    latency
 }
 
 // The compiler knows which buckets there are, the verifier does not: the comparisons must stay.
 
-#[inline(always)]
-fn count_latency(cell: &mut HistCell, timed: bool, ns: u64) {
-    if timed {
-        let latency = black_box(bucket_of_latency(ns)) as usize;
-        if latency < LATENCY_BUCKETS {
-            cell.latency[latency] += 1;
-        }
-    }
+/// The buckets that one call is counted in: of its latency, when it was timed, and of its size, when it did not fail.
+struct Shape {
+    latency: Option<u32>,
+    size: Option<u32>,
 }
 
-#[inline(always)]
-fn count_shape(cell: &mut HistCell, timed: bool, ns: u64, bytes: u64) {
-    count_latency(cell, timed, ns);
-    let size = black_box(size_bucket(bytes)) as usize;
-    if size < SIZE_BUCKETS {
-        cell.size[size] += 1;
+impl Shape {
+    #[inline(always)]
+    fn count(&self, cell: &mut HistCell) {
+        if let Some(bucket) = self.latency {
+            let bucket = black_box(bucket) as usize;
+            if bucket < LATENCY_BUCKETS {
+                cell.latency[bucket] += 1;
+            }
+        }
+        if let Some(bucket) = self.size {
+            let bucket = black_box(bucket) as usize;
+            if bucket < SIZE_BUCKETS {
+                cell.size[bucket] += 1;
+            }
+        }
     }
 }
 
@@ -224,18 +235,29 @@ extern "C" fn add_operation(who: u64, whence: u64, ns: u64, bytes: u64) -> u32 {
         emit::lost(Loss::OpCellsFull);
         return 0;
     };
-    let failed = who & FAILED != 0;
+    let (failed, timed) = (who & FAILED != 0, who & TIMED != 0);
     // SAFETY: one writer per key.
     let (cell, hist) = unsafe { (&mut *cell, &mut *hist) };
     cell.count += 1;
     cell.errors += u64::from(failed);
     cell.bytes += bytes;
     cell.ns += ns;
-    if failed {
-        count_latency(hist, who & TIMED != 0, ns);
-    } else {
-        count_shape(hist, who & TIMED != 0, ns, bytes);
+    let latency = black_box(bucket_of_latency(ns));
+    if timed {
+        let coarse = latency as usize / 2;
+        if coarse < COARSE_BUCKETS {
+            cell.latency[coarse] += 1;
+        }
     }
+    let shape = Shape {
+        latency: if timed { Some(latency) } else { None },
+        size: if failed {
+            None
+        } else {
+            Some(size_bucket(bytes))
+        },
+    };
+    shape.count(hist);
     0
 }
 

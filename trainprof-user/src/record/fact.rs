@@ -136,6 +136,8 @@ pub enum Record {
     FaultEdge {
         ns: f64,
     },
+    /// Before the [`Interval`] whose operations they are of.
+    OpLatencies(Vec<OpLatency>),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor
@@ -301,6 +303,17 @@ pub struct HistSum {
     pub class: u8,
     pub latency: Vec<(u8, u32)>,
     pub size: Vec<(u8, u32)>,
+}
+
+/// Latencies of all threads' operations on one file set: (coarse bucket, count) of those not empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpLatency {
+    pub fileset: u32,
+    pub dev: u32,
+    pub op: u8,
+    pub class: u8,
+    /// See [`trainprof_common::hist::coarse_range`].
+    pub latency: Vec<(u8, u32)>,
 }
 
 /// Waits of one thread on one object, ended by one waker.

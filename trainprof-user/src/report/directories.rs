@@ -6,17 +6,41 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     io::{Group, add_traffic, group, op_of, round},
-    latency::Timed,
-    model::{DirectoryRow, ExtensionRow, FileTotals, FilesystemRow, Traffic},
+    latency::{OfFilesets, Timed},
+    model::{DirectoryRow, ExtensionRow, FileTotals, FilesystemRow, Latencies, Traffic},
 };
 use crate::{
     record::fact::FilesetFact,
     session::{
-        Session,
+        Coarse, OpKey, Session,
         kind::{WaitKind, wait_kind},
     },
     time::seconds,
 };
+
+/// What a directory's row is made of: files that were opened, the sum of their sizes, and how long that took.
+struct Gathered {
+    row: DirectoryRow,
+    files: u64,
+    bytes: u64,
+    timed: OfFilesets,
+}
+
+/// Latencies on files.
+fn timed(session: &Session) -> impl Iterator<Item = (OpKey, &Coarse)> {
+    let all = session.files.by_fileset.iter();
+    all.map(|((fileset, dev, op, class), latencies)| {
+        let key = OpKey {
+            pid: None,
+            fileset: *fileset,
+            dev: *dev,
+            op: *op,
+            class: *class,
+        };
+        (key, latencies)
+    })
+    .filter(|(key, _)| group(session, key) == Group::File)
+}
 
 pub fn directories(session: &Session) -> Vec<DirectoryRow> {
     // Of what was opened the mount is known; the text of a path was only compared with the mounts of the moment.
@@ -26,9 +50,8 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
             opened.entry(directory).or_insert(fact);
         }
     }
-    let mut rows = BTreeMap::<String, (DirectoryRow, u64, u64)>::new();
-    let mut row_of = |fileset: Option<&FilesetFact>,
-                      change: &mut dyn FnMut(&mut (DirectoryRow, u64, u64))| {
+    let mut rows = BTreeMap::<String, Gathered>::new();
+    let mut row_of = |fileset: Option<&FilesetFact>, change: &mut dyn FnMut(&mut Gathered)| {
         let path = fileset
             .and_then(|f| f.directory.clone())
             .unwrap_or_else(|| "(unknown)".to_owned());
@@ -40,8 +63,14 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
                 mean_file_bytes: None,
                 filesystem: fileset.and_then(|f| f.fs_type.clone()),
                 mount: fileset.and_then(|f| f.mount_point.clone()),
+                latency_us: Latencies::default(),
             };
-            (row, 0, 0)
+            Gathered {
+                row,
+                files: 0,
+                bytes: 0,
+                timed: OfFilesets::default(),
+            }
         });
         change(entry);
     };
@@ -50,11 +79,8 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
         if group(session, key) != Group::File {
             continue;
         }
-        row_of(session.filesets.get(&key.fileset), &mut |(
-            row,
-            files,
-            bytes,
-        )| {
+        row_of(session.filesets.get(&key.fileset), &mut |gathered| {
+            let row = &mut gathered.row;
             let mut traffic = Traffic::default();
             add_traffic(&mut traffic, op, total);
             row.totals.errors += total.errors;
@@ -71,28 +97,40 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
                 row.totals.stats += total.count;
             }
             if op == Op::Open && key.class != Class::Directory as u8 {
-                *files += total.count.saturating_sub(total.errors);
-                *bytes += total.bytes;
+                gathered.files += total.count.saturating_sub(total.errors);
+                gathered.bytes += total.bytes;
             }
+        });
+    }
+    for (key, latencies) in timed(session) {
+        row_of(session.filesets.get(&key.fileset), &mut |gathered| {
+            gathered.timed.add(op_of(&key), latencies);
         });
     }
     for thread in session.threads.values() {
         for (id, total) in &thread.waits {
             if id.object.fileset != 0 && matches!(wait_kind(id), WaitKind::File | WaitKind::Fault) {
-                row_of(
-                    session.filesets.get(&id.object.fileset),
-                    &mut |(row, ..)| row.totals.wait_s += seconds(total.wait_ns),
-                );
+                row_of(session.filesets.get(&id.object.fileset), &mut |gathered| {
+                    gathered.row.totals.wait_s += seconds(total.wait_ns)
+                });
             }
         }
     }
     let mut rows: Vec<DirectoryRow> = rows
         .into_values()
-        .map(|(mut row, files, bytes)| {
-            row.totals.seconds = round(row.totals.seconds, 9);
-            row.mean_file_bytes = (files > 0).then(|| round(bytes as f64 / files as f64, 1));
-            row
-        })
+        .map(
+            |Gathered {
+                 mut row,
+                 files,
+                 bytes,
+                 timed,
+             }| {
+                row.totals.seconds = round(row.totals.seconds, 9);
+                row.mean_file_bytes = (files > 0).then(|| round(bytes as f64 / files as f64, 1));
+                row.latency_us = timed.latencies();
+                row
+            },
+        )
         .filter(|row| {
             row.totals.opens
                 + row.totals.reads
@@ -160,16 +198,18 @@ pub fn filesystems(
 }
 
 pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
+    let extension = |key: &OpKey| {
+        let fileset = session.filesets.get(&key.fileset);
+        fileset
+            .and_then(|fact| fact.extension.clone())
+            .unwrap_or_default()
+    };
     let mut rows = BTreeMap::<String, ExtensionRow>::new();
     for (key, total) in &session.files.ops {
         if group(session, key) != Group::File || key.class == Class::Directory as u8 {
             continue;
         }
-        let extension = session
-            .filesets
-            .get(&key.fileset)
-            .and_then(|f| f.extension.clone())
-            .unwrap_or_default();
+        let extension = extension(key);
         let mut traffic = Traffic::default();
         add_traffic(&mut traffic, op_of(key), total);
         let row = rows.entry(extension.clone()).or_insert(ExtensionRow {
@@ -181,6 +221,7 @@ pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
             bytes_written: 0,
             errors: 0,
             seconds: 0.0,
+            latency_us: Latencies::default(),
         });
         row.opens += traffic.opens;
         row.reads += traffic.reads;
@@ -190,10 +231,19 @@ pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
         row.errors += total.errors;
         row.seconds += seconds(total.ns);
     }
+    let mut took = BTreeMap::<String, OfFilesets>::new();
+    for (key, latencies) in timed(session).filter(|(key, _)| key.class != Class::Directory as u8) {
+        let took = took.entry(extension(&key)).or_default();
+        took.add(op_of(&key), latencies);
+    }
     let mut rows: Vec<ExtensionRow> = rows
         .into_values()
         .map(|row| ExtensionRow {
             seconds: round(row.seconds, 9),
+            latency_us: took
+                .get(&row.extension)
+                .map(OfFilesets::latencies)
+                .unwrap_or_default(),
             ..row
         })
         .filter(|r| r.opens + r.reads + r.writes > 0)

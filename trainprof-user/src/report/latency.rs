@@ -1,4 +1,4 @@
-//! How long opens and reads of files took: of all, on one file system, of one process.
+//! How long opens and reads of files took: of all, on one file system, of one process; and, more coarsely, in some file sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::{
     io::{Group, group, round},
     model::{Latencies, Quantiles},
 };
-use crate::session::{Histogram, Session};
+use crate::session::{Coarse, Histogram, Session};
 
 /// Device number, operation and class, as the session has them.
 type Of = (u32, u8, u8);
@@ -93,9 +93,38 @@ fn latencies(by_operation: &BTreeMap<u8, Histogram>) -> Latencies {
     }
 }
 
+/// Of some file sets.
+#[derive(Default)]
+pub struct OfFilesets {
+    open: Coarse,
+    read: Coarse,
+}
+
+impl OfFilesets {
+    /// Adds what one operation took.
+    pub fn add(&mut self, op: Op, latencies: &Coarse) {
+        match op {
+            Op::Open => self.open.add(latencies),
+            Op::Read | Op::UringRead => self.read.add(latencies),
+            _ => {}
+        }
+    }
+
+    pub fn latencies(&self) -> Latencies {
+        Latencies {
+            open: quantiles_of(|q| self.open.quantile_ns(q)),
+            read: quantiles_of(|q| self.read.quantile_ns(q)),
+        }
+    }
+}
+
 /// `None`: nothing was timed.
 pub fn quantiles(histogram: &Histogram) -> Option<Quantiles> {
-    let us = |q| Some(round(histogram.quantile_ns(q)? / 1e3, 3));
+    quantiles_of(|q| histogram.quantile_ns(q))
+}
+
+fn quantiles_of(quantile_ns: impl Fn(f64) -> Option<f64>) -> Option<Quantiles> {
+    let us = |q| Some(round(quantile_ns(q)? / 1e3, 3));
     Some(Quantiles {
         p50: us(0.5)?,
         p95: us(0.95)?,

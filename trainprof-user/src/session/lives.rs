@@ -287,6 +287,7 @@ impl Lives {
             | Record::Socket(_)
             | Record::OutsiderCommand { .. }
             | Record::EntriesHidden { .. }
+            | Record::OpLatencies(_)
             | Record::Frame(_)
             | Record::Stack(_)
             | Record::FaultSampling(_)

@@ -37,7 +37,7 @@ use crate::{
 
 pub use activity::{Activity, MIN_STATE_BYTES, WRITTEN};
 pub use alloc::AllocSeen;
-pub use files::{FileTotals, Histogram, OpKey, OpTotal};
+pub use files::{Coarse, FileTotals, Histogram, OpKey, OpTotal};
 pub use gpu::GpuSeen;
 pub use history::{History, Segment};
 pub use host::HostSeen;
@@ -149,6 +149,7 @@ impl Session {
             }
             Record::Sampling(_) => {}
             Record::EntriesHidden { ns } => self.untimed.hidden(*ns),
+            Record::OpLatencies(latencies) => self.files.add_latencies(latencies),
             Record::CallsHidden(hidden) => self.uncounted.hidden(hidden),
             Record::Frame(_)
             | Record::Stack(_)

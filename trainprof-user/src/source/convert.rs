@@ -1,9 +1,12 @@
 //! From the probes' wire types to facts: pure, one function for each pair.
 
+use std::collections::BTreeMap;
+
 use trainprof_common::{
     cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
     event::{GpuCallEvent, TouchEvent, WaitEvent},
     gpu::{Call, CallKind},
+    hist::COARSE_BUCKETS,
     thread::{EndedKey, EndedThread, Object, State, ThreadState, WakerKind},
 };
 
@@ -11,8 +14,8 @@ use crate::{
     event,
     record::Record,
     record::fact::{
-        Counters, GpuCallFact, GpuCallKind, HistSum, ObjectFact, OpSum, ThreadEnd, ThreadTotals,
-        TouchFact, WaitFact, WaitSum, WakerFact,
+        Counters, GpuCallFact, GpuCallKind, HistSum, ObjectFact, OpLatency, OpSum, ThreadEnd,
+        ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
     },
     time::KtimeNs,
 };
@@ -112,14 +115,6 @@ pub(super) fn op_sum(key: &OpKey, cell: &OpCell) -> OpSum {
 
 /// Latencies and sizes of each thread on each file system, in the order of their keys.
 pub(super) fn histograms(hists: &[(HistKey, HistCell)]) -> Vec<HistSum> {
-    let filled = |counts: &[u32]| {
-        counts
-            .iter()
-            .enumerate()
-            .filter(|(_, n)| **n > 0)
-            .map(|(bucket, n)| (bucket as u8, *n))
-            .collect()
-    };
     let mut sums: Vec<HistSum> = hists
         .iter()
         .map(|(key, cell)| HistSum {
@@ -133,6 +128,37 @@ pub(super) fn histograms(hists: &[(HistKey, HistCell)]) -> Vec<HistSum> {
         .collect();
     sums.sort_unstable_by_key(|sum| (sum.tid, sum.op, sum.class, sum.dev));
     sums
+}
+
+/// Latencies on each file set, in the order of their keys.
+pub(super) fn latencies(ops: &[(OpKey, OpCell)]) -> Vec<OpLatency> {
+    let mut sums = BTreeMap::<_, [u32; COARSE_BUCKETS]>::new();
+    for (key, cell) in ops.iter().filter(|(key, _)| key.fileset != 0) {
+        let of = (key.fileset, key.dev, key.op, key.class);
+        let sum = sums.entry(of).or_insert([0; COARSE_BUCKETS]);
+        sum.iter_mut()
+            .zip(cell.latency)
+            .for_each(|(sum, n)| *sum = sum.saturating_add(n));
+    }
+    sums.into_iter()
+        .map(|((fileset, dev, op, class), counts)| OpLatency {
+            fileset,
+            dev,
+            op,
+            class,
+            latency: filled(&counts),
+        })
+        .filter(|of| !of.latency.is_empty())
+        .collect()
+}
+
+/// (Bucket, count) of those not empty.
+fn filled(counts: &[u32]) -> Vec<(u8, u32)> {
+    (0..)
+        .zip(counts)
+        .filter(|(_, n)| **n > 0)
+        .map(|(bucket, n)| (bucket, *n))
+        .collect()
 }
 
 pub(super) fn thread_end(key: &EndedKey, ended: &EndedThread) -> ThreadEnd {
@@ -189,4 +215,40 @@ fn gpu_call_kind(number: u32) -> Option<GpuCallKind> {
         CallKind::Allocate => GpuCallKind::Allocate,
         CallKind::Free => GpuCallKind::Free,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trainprof_common::op::{Class, Op};
+
+    #[test]
+    fn latencies_of_all_threads_are_told_by_file_set() {
+        let of = |tid, fileset, bucket: usize, count| {
+            let key = OpKey {
+                tid,
+                fileset,
+                dev: 8,
+                op: Op::Read.number(),
+                class: Class::File as u8,
+                pad: 0,
+            };
+            let mut cell = OpCell::EMPTY;
+            cell.latency[bucket] = count;
+            (key, cell)
+        };
+        let told = latencies(&[
+            of(1, 7, 20, 3),
+            of(2, 7, 20, 4),
+            of(2, 7, 9, 1),
+            of(1, 5, 63, 2),
+            // A pipe, and calls of which none was timed.
+            of(1, 0, 20, 9),
+            of(1, 6, 20, 0),
+        ]);
+        let told: Vec<_> = (told.iter())
+            .map(|of| (of.fileset, of.latency.as_slice()))
+            .collect();
+        assert_eq!(told, [(5, &[(63, 2)][..]), (7, &[(9, 1), (20, 7)])]);
+    }
 }

@@ -11,10 +11,7 @@ use trainprof_common::{
 pub fn add(ops: &mut Vec<(OpKey, OpCell)>, runs: &[CallRun]) {
     let mut ops = Places::of(ops);
     for run in runs {
-        let cell = ops.cell(run.key(), OpCell::EMPTY);
-        cell.count += u64::from(run.count);
-        cell.bytes += run.bytes;
-        cell.ns += run.ns;
+        run.add_to(ops.cell(run.key(), OpCell::EMPTY));
     }
 }
 

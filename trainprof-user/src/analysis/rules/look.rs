@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
+use trainprof_common::op::Op;
 
 use super::{Answer, Evidence, Finding, growth::Growth};
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
         walk::What,
         words::{bytes, factor, places, time},
     },
-    session::{Id, Session},
+    session::{Coarse, Id, Session},
 };
 
 /// A cause with a smaller share is not worth a finding.
@@ -319,6 +320,17 @@ impl Look<'_> {
             told.extend(all.filter(|set| mount(set).is_some_and(|path| mounts.contains(path))));
         }
         told
+    }
+
+    /// How long opens of these files take: the milliseconds that one in a hundred reaches; `None` where none was timed.
+    pub fn open_p99_ms(&self, kind: Kind) -> Option<f64> {
+        let sets = self.sets_of_files(kind);
+        let mut opens = Coarse::default();
+        let timed = self.session.files.by_fileset.iter();
+        timed
+            .filter(|((fileset, _, op, _), _)| *op == Op::Open as u8 && sets.contains(fileset))
+            .for_each(|(_, latencies)| opens.add(latencies));
+        opens.quantile_ns(0.99).map(|ns| ns / 1e6)
     }
 
     /// Whether most of a cause's time on files went into running: what a thread runs for is put down to the set that it uses most,

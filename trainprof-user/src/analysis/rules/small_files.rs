@@ -39,8 +39,12 @@ pub(super) fn rule(look: &Look) -> Answer {
             );
         }
         let size = mean.map_or_else(String::new, |mean| format!(", mean {}", words::bytes(mean)));
+        let slow = look.open_p99_ms(KIND).map_or_else(String::new, |ms| {
+            evidence.insert("open_p99_ms", rounded(ms));
+            format!(", p99 of an open {}", words::time(ms / 1e3))
+        });
         let summary = format!(
-            "{} opened {}files{under}: {rate:.0} opens a second{size}{}",
+            "{} opened {}files{under}: {rate:.0} opens a second{size}{slow}{}",
             look.who(KIND),
             if mean.is_some_and(|mean| mean < SMALL_BYTES) {
                 "small "

@@ -13,6 +13,7 @@ use crate::{
         Record,
         fact::{HostSample, PlaceClass},
     },
+    session::roles::{Role, roles},
     time::KtimeNs,
 };
 
@@ -308,6 +309,41 @@ fn a_server_above_a_process_that_trains_is_not_the_trainer() {
     assert_eq!(trainer(&tale), TRAINER, "it feeds its parent");
     tale.library(kernel, "torch");
     assert_eq!(trainer(&tale), kernel);
+}
+
+#[test]
+fn a_program_beside_a_trainers_work_is_no_trainer() {
+    let (search, workers) = (300, [301, 302]);
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .library(TRAINER, "torch")
+        .process(search, TRAINER);
+    for pid in workers {
+        tale.process(pid, search);
+    }
+    for beat in 0..40 {
+        let begin = f64::from(beat) * 200.0;
+        // It only collects what its own processes find out, and gives them more to do.
+        let said = By::Thread(workers[beat as usize % 2]);
+        tale.wait(search, begin, begin + 199.5, POLL, On::Pipe(3), said);
+        for pid in workers {
+            let asked = By::Thread(search);
+            tale.wait(pid, begin + 199.6, begin + 199.8, READ, On::Pipe(4), asked);
+        }
+    }
+    let part = |tale: &Tale, pid: u32| roles(&tale.session(8000.0))[&pid];
+    assert_eq!(part(&tale, TRAINER), Role::Trainer);
+    assert_eq!(part(&tale, search), Role::Helper);
+    assert_eq!(workers.map(|pid| part(&tale, pid)), [Role::Helper; 2]);
+    // A program that a trainer waits for makes its batches, whoever works for it.
+    for beat in 0..40 {
+        let begin = f64::from(beat) * 200.0;
+        let said = By::Thread(search);
+        tale.wait(TRAINER, begin, begin + 100.0, READ, On::Pipe(5), said);
+    }
+    assert_eq!(part(&tale, TRAINER), Role::Trainer);
+    assert_eq!(part(&tale, search), Role::Worker);
+    assert_eq!(workers.map(|pid| part(&tale, pid)), [Role::Worker; 2]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::{
     },
     source::{
         alloc::CostSoFar,
-        convert::{histograms, op_sum, thread_end, totals, wait_object, wait_sum},
+        convert::{histograms, latencies, op_sum, thread_end, totals, wait_object, wait_sum},
         own, runs,
     },
     time::KtimeNs,
@@ -76,6 +76,7 @@ impl Live {
             !ended.any(|(key, end)| key.tid == *tid && end.followed_since == state.followed_since)
         });
         self.reconcile(&threads);
+        let latencies = latencies(&counted.ops);
         let interval = self.interval(to, counted, &threads);
         self.interval_from = to;
         self.intervals += 1;
@@ -117,6 +118,9 @@ impl Live {
         self.threads = threads;
         if untimed_ns > 0 {
             self.out.push(Record::EntriesHidden { ns: untimed_ns });
+        }
+        if !latencies.is_empty() {
+            self.out.push(Record::OpLatencies(latencies));
         }
         self.out.push(Record::Interval(interval));
         let alive = self.alive.values().copied().collect();
