@@ -149,11 +149,7 @@ fn add_run(run: &CallRun) {
 extern "C" fn add_shape(who: u64, dev: u32, bytes: u64, ns: u64) -> u32 {
     let (timed, who) = (who & TIMED != 0, who & !TIMED);
     let half = half();
-    let latency = black_box(bucket_of_latency(ns));
-    let shape = Shape {
-        latency: if timed { Some(latency) } else { None },
-        size: Some(size_bucket(bytes)),
-    };
+    let latency = bucket_of_latency(ns);
     let Some(table) = HIST_RUNS.get_ptr_mut(u32::from(half)) else {
         return latency;
     };
@@ -164,13 +160,13 @@ extern "C" fn add_shape(who: u64, dev: u32, bytes: u64, ns: u64) -> u32 {
             (run.who, run.dev) = (who, dev);
         }
         if run.who == who && run.dev == dev {
-            shape.count(&mut run.cell);
+            count_shape(&mut run.cell, timed, latency, bytes);
             return latency;
         }
     }
     match hist_cell(&HistRun::key_of(who, dev), half) {
         // SAFETY: one writer per key.
-        Some(cell) => shape.count(unsafe { &mut *cell }),
+        Some(cell) => count_shape(unsafe { &mut *cell }, timed, latency, bytes),
         None => emit::lost(Loss::OpCellsFull),
     }
     latency
@@ -178,27 +174,22 @@ extern "C" fn add_shape(who: u64, dev: u32, bytes: u64, ns: u64) -> u32 {
 
 // The compiler knows which buckets there are, the verifier does not: the comparisons must stay.
 
-/// The buckets that one call is counted in: of its latency, when it was timed, and of its size, when it did not fail.
-struct Shape {
-    latency: Option<u32>,
-    size: Option<u32>,
+#[inline(always)]
+fn count_latency(cell: &mut HistCell, timed: bool, latency: u32) {
+    if timed {
+        let latency = black_box(latency) as usize;
+        if latency < LATENCY_BUCKETS {
+            cell.latency[latency] += 1;
+        }
+    }
 }
 
-impl Shape {
-    #[inline(always)]
-    fn count(&self, cell: &mut HistCell) {
-        if let Some(bucket) = self.latency {
-            let bucket = black_box(bucket) as usize;
-            if bucket < LATENCY_BUCKETS {
-                cell.latency[bucket] += 1;
-            }
-        }
-        if let Some(bucket) = self.size {
-            let bucket = black_box(bucket) as usize;
-            if bucket < SIZE_BUCKETS {
-                cell.size[bucket] += 1;
-            }
-        }
+#[inline(always)]
+fn count_shape(cell: &mut HistCell, timed: bool, latency: u32, bytes: u64) {
+    count_latency(cell, timed, latency);
+    let size = black_box(size_bucket(bytes)) as usize;
+    if size < SIZE_BUCKETS {
+        cell.size[size] += 1;
     }
 }
 
@@ -242,22 +233,16 @@ extern "C" fn add_operation(who: u64, whence: u64, ns: u64, bytes: u64) -> u32 {
     cell.errors += u64::from(failed);
     cell.bytes += bytes;
     cell.ns += ns;
-    let latency = black_box(bucket_of_latency(ns));
+    let latency = bucket_of_latency(ns);
     if timed {
-        let coarse = latency as usize / 2;
-        if coarse < COARSE_BUCKETS {
-            cell.latency[coarse] += 1;
-        }
+        // Not by a comparison: Linux 6.1 follows the next one of the same number both ways.
+        cell.latency[latency as usize / 2 % COARSE_BUCKETS] += 1;
     }
-    let shape = Shape {
-        latency: if timed { Some(latency) } else { None },
-        size: if failed {
-            None
-        } else {
-            Some(size_bucket(bytes))
-        },
-    };
-    shape.count(hist);
+    if failed {
+        count_latency(hist, timed, latency);
+    } else {
+        count_shape(hist, timed, latency, bytes);
+    }
     0
 }
 
