@@ -28,5 +28,10 @@ def cost(spans):
     return spans.own("compute", part="cpu")
 
 
+def kept(spans):
+    """Bytes of each step, as long as it goes on."""
+    return int(spans.params["keep_kb"] * 256) * 4 if not spans.params["limit"] else None
+
+
 if __name__ == "__main__":
     main()

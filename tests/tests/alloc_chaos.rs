@@ -165,6 +165,11 @@ fn being_killed_by_name_and_group_leaves_no_trap() {
             let all = descendants(watch.pid());
             let (name, group) = (comm(watch.pid()), group_of(watch.pid()));
             assert!(all.len() > 2, "no helper: {all:?}");
+            // Nor does the kernel take that one while there is anybody else, where memory runs out.
+            let keeper = all.iter().find(|pid| comm(**pid).trim() == "tp-windows");
+            let keeper = keeper.expect("who opens windows");
+            let score = std::fs::read_to_string(format!("/proc/{keeper}/oom_score_adj"));
+            assert_eq!(score.expect("its score").trim(), "-1000");
             for pid in all {
                 if comm(pid) == name || group_of(pid) == group {
                     // SAFETY: kill has no memory preconditions; nobody else's process has that number, since all of these live.

@@ -231,6 +231,8 @@ def main():
     if spans.of("launch"):
         told |= device(spans, getattr(module, "idle", None))
     told |= spans.paces(int(cycle), getattr(module, "fixed", None))
+    if hasattr(module, "kept"):
+        told["kept_bytes_per_step"] = module.kept(spans)
     told["named"] = [int(pid) for pid in module.named(spans)] if hasattr(module, "named") else []
     print(json.dumps(told))
 

@@ -13,13 +13,14 @@ use crate::{
 
 /// Slower growth than this (bytes a second) takes days to matter.
 const MIN_SLOPE: f64 = 64.0 * 1024.0;
-/// Growth in a watch below this share of what is resident is noise of it.
+/// Growth in a watch below this share of what is resident may be noise of it, as long as it is no more than so many bytes.
 const MIN_OF_RESIDENT: f64 = 0.01;
+const MOST_NOISE: f64 = 64e6;
 /// Samples of a process's memory, one a second, that tell whether it grows.
 const ENOUGH_SAMPLES: usize = 10;
-/// Samples of a process that tell whether its pages are copies.
+/// Samples of a process that tell how fast it copies pages.
 const MIN_SAMPLES: usize = 12;
-/// Growth is copying when this share of the pages that were kept are copies.
+/// Growth is copying when mapped files left at this share of its pace.
 const COPIED: f64 = 0.6;
 /// Copying goes on when each third of the later half of a watch sees it at this share of that half's pace; points that show it.
 const GOES_ON: f64 = 0.4;
@@ -60,7 +61,7 @@ pub struct Grower {
     pub pid: u32,
     pub which: Which,
     pub growth: Growth,
-    /// The pages were its parent's: written, and so copied.
+    /// The pages were its kin's: written, and so copied.
     pub copied: bool,
 }
 
@@ -81,13 +82,16 @@ pub fn growers(session: &Session) -> Option<Vec<Grower>> {
                 .map_or(0, |s| s.anon_bytes + s.shmem_bytes + s.file_bytes);
             if let Some(growth) = steady_growth(&points)
                 && growth.slope >= MIN_SLOPE
-                && growth.slope * session.duration_s() >= MIN_OF_RESIDENT * resident as f64
+                && growth.slope * session.duration_s()
+                    >= (MIN_OF_RESIDENT * resident as f64).min(MOST_NOISE)
             {
                 out.push(Grower {
                     pid: *pid,
                     which,
                     growth,
-                    copied: which == Which::Anonymous && copied(session, *pid, &growth),
+                    copied: which == Which::Anonymous
+                        && has_kin(session, *pid)
+                        && gave_way(series, &growth),
                 });
             }
         }
@@ -235,38 +239,15 @@ fn forks(session: &Session, pid: u32) -> bool {
     born.next().is_some()
 }
 
-/// Whether what a process keeps are copies of pages that it shared with its parent.
-fn copied(session: &Session, pid: u32, growth: &Growth) -> bool {
-    let (mut samples, mut copies, mut all) = (0, 0.0, 0.0);
-    for fault in kept_faults(session) {
-        if fault.fact.pid == pid && fault.fact.kind != PageKind::Shared {
-            samples += 1;
-            all += fault.faults;
-            if fault.fact.kind == PageKind::CopyOnWrite {
-                copies += fault.faults;
-            }
-        }
-    }
-    if samples >= MIN_SAMPLES {
-        return copies >= COPIED * all && has_kin(session, pid);
-    }
-    // Without samples: what becomes private without memory being asked for was the parent's.
-    if session.memory.sampling.is_some() {
+/// Whether mapped files left a process as fast as its own memory grew: pages of a private map of a file that were written, and so
+/// copied. (Pages that a fork shares with its kin count as its own from the beginning: copying them lets nothing grow.)
+fn gave_way(series: &[ProcessSample], growth: &Growth) -> bool {
+    let (Some(first), Some(last)) = (series.first(), series.last()) else {
         return false;
-    }
-    let asked: u64 = session
-        .files
-        .ops
-        .iter()
-        .filter(|(key, _)| {
-            use trainprof_common::op::{Class, Op};
-            key.pid == Some(pid)
-                && key.class == Class::Memory as u8
-                && matches!(Op::try_from(key.op), Ok(Op::Mmap | Op::Brk))
-        })
-        .map(|(_, total)| total.bytes)
-        .sum();
-    has_kin(session, pid) && (asked as f64) < 0.5 * growth.slope * session.duration_s()
+    };
+    let seconds = last.at.seconds_since(first.at);
+    let left = first.file_bytes.saturating_sub(last.file_bytes) as f64;
+    left >= COPIED * growth.slope * seconds
 }
 
 /// Where the warm-up is over, and where pages are too young to be called kept; seconds.

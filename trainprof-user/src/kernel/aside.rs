@@ -185,11 +185,14 @@ impl Aside {
                 unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
                 match ending {
                     Ending::Killed => end_with(parent),
-                    // It cannot fail: a process that was just forked leads no group.
-                    // SAFETY: no arguments.
-                    Ending::Told => unsafe {
-                        libc::setsid();
-                    },
+                    Ending::Told => {
+                        // It cannot fail: a process that was just forked leads no group.
+                        // SAFETY: no arguments.
+                        unsafe { libc::setsid() };
+                        // Where memory runs out it goes last (proc(5)): it has traps to take away, and little memory. Without
+                        // CAP_SYS_RESOURCE that is not allowed; then it goes in its turn.
+                        let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+                    }
                 }
                 // A panic must not unwind into what was the parent's.
                 let served = std::panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs)));

@@ -145,7 +145,7 @@ type Function = (String, String);
 
 /// What a process keeps, bytes a second, by the function that first touches it.
 struct Kept {
-    by_function: BTreeMap<Function, f64>,
+    by_function: BTreeMap<Function, Estimate>,
     /// Bytes that the sampled calls of each function asked for: one may call several functions of the allocator.
     asked: BTreeMap<Function, u64>,
     /// All of it is kept by functions that ask for memory.
@@ -155,7 +155,7 @@ struct Kept {
 impl Kept {
     /// `asked`: bytes that functions of the process asked for.
     fn of(session: &Session, pid: u32, asked: BTreeMap<Function, u64>) -> Self {
-        let mut by_function = BTreeMap::<Function, f64>::new();
+        let mut by_function = BTreeMap::<Function, Estimate>::new();
         let (mut known, mut all) = (0.0, 0.0);
         for site in kept_sites(session, Some(&[pid].into()), &[PageKind::Anonymous]) {
             all += site.bytes_per_s;
@@ -164,7 +164,10 @@ impl Kept {
                 if asked.contains_key(&function) {
                     known += site.bytes_per_s;
                 }
-                *by_function.entry(function).or_default() += site.bytes_per_s;
+                let kept = by_function.entry(function).or_default();
+                kept.value += site.bytes_per_s;
+                // Its error is that of 95 %: two standard errors.
+                kept.error = kept.error.hypot(site.error_bytes_per_s / 2.0);
             }
         }
         Self {
@@ -175,13 +178,17 @@ impl Kept {
     }
 
     /// Of what a function keeps, the part that calls for so many bytes have.
-    fn at(&self, function: &Function, bytes: u64) -> Option<f64> {
+    fn at(&self, function: &Function, bytes: u64) -> Option<Estimate> {
         match self.by_function.get(function) {
             Some(kept) => {
                 let asked = self.asked.get(function).copied().unwrap_or(0).max(1);
-                Some(kept * bytes as f64 / asked as f64)
+                let part = bytes as f64 / asked as f64;
+                Some(Estimate {
+                    value: kept.value * part,
+                    error: kept.error * part,
+                })
             }
-            None => self.all_known.then_some(0.0),
+            None => self.all_known.then(Estimate::default),
         }
     }
 }
@@ -227,7 +234,8 @@ pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
                 allocs_per_s_error: error(allocs),
                 bytes_per_s: value(bytes),
                 bytes_per_s_error: error(bytes),
-                kept_bytes_per_s: kept_here.map(|rate| round(rate, 1)),
+                kept_bytes_per_s: value(kept_here),
+                kept_bytes_per_s_error: error(kept_here),
                 share: round(share.value, 6),
                 share_error: round(share.error, 6),
                 samples: row.sampled.calls,

@@ -82,6 +82,7 @@ pub fn judge(scenario: &Scenario, outcome: &Outcome) -> Verdict {
     misses.extend(idle(scenario, &mut verdict, report));
     misses.extend(steps(&mut verdict, report, truth));
     misses.extend(findings(scenario, report));
+    misses.extend(kept(report, truth));
     if scenario.names && !outcome.named.iter().any(|&pid| is_named(report, pid)) {
         misses.push("culprit not named".to_owned());
     }
@@ -216,6 +217,20 @@ fn findings(scenario: &Scenario, report: &Value) -> Vec<String> {
         );
     }
     misses
+}
+
+/// Where the script knows how much memory it keeps of each step: that must be told, and within the stated margin or a tenth.
+fn kept(report: &Value, truth: &Value) -> Option<String> {
+    let truly = truth["kept_bytes_per_step"].as_f64()?;
+    let findings = report["findings"].as_array().into_iter().flatten();
+    let evidence = findings
+        .filter(|finding| finding["kind"] == "memory-growth")
+        .map(|finding| &finding["evidence"])
+        .next()?;
+    let margin = evidence["margin_bytes_per_step"].as_f64().unwrap_or(0.0);
+    let told = evidence["bytes_per_step"].as_f64();
+    let right = told.is_some_and(|told| (told - truly).abs() <= margin.max(0.1 * truly));
+    (!right).then(|| "kept by step".to_owned())
 }
 
 /// Whether a process outside the job stands anywhere in what the report blames.
@@ -404,5 +419,12 @@ mod tests {
             ["false alarm memory-growth"]
         );
         assert!(judge(scenario("memory-growth"), &outcome).misses.is_empty());
+        outcome.truth["kept_bytes_per_step"] = json!(400.0);
+        for (told, misses) in [(430.0, vec![]), (450.0, vec!["kept by step"])] {
+            let report = outcome.report.as_mut().unwrap();
+            report["findings"][0]["evidence"] =
+                json!({"bytes_per_step": told, "margin_bytes_per_step": 4.0});
+            assert_eq!(judge(scenario("memory-growth"), &outcome).misses, misses);
+        }
     }
 }

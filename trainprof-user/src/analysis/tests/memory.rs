@@ -72,10 +72,20 @@ impl Memory {
 
     /// The process's memory, bytes by seconds.
     pub(super) fn process(
+        self,
+        pid: u32,
+        anon: impl Fn(f64) -> f64,
+        shared: impl Fn(f64) -> f64,
+    ) -> Self {
+        self.with_files(pid, anon, shared, |t| t * 50.0 * MB)
+    }
+
+    fn with_files(
         mut self,
         pid: u32,
         anon: impl Fn(f64) -> f64,
         shared: impl Fn(f64) -> f64,
+        files: impl Fn(f64) -> f64,
     ) -> Self {
         for second in 0..=30 {
             let t = f64::from(second);
@@ -83,7 +93,7 @@ impl Memory {
                 at: KtimeNs(at(t * 1e3)),
                 pid,
                 anon_bytes: anon(t) as u64,
-                file_bytes: (t * 50.0 * MB) as u64,
+                file_bytes: files(t) as u64,
                 shmem_bytes: shared(t) as u64,
                 ..ProcessSample::default()
             }));
@@ -351,6 +361,47 @@ fn a_worker_that_copies_its_parents_pages_does_not_leak() {
     let analysis = leaks.analyse();
     assert!(found(&analysis, "copy-on-write").is_none());
     assert!(found(&analysis, "memory-growth").is_some());
+}
+
+#[test]
+fn a_worker_that_copies_much_and_leaks_little_leaks() {
+    let both = Memory::new()
+        .process(100, flat, flat)
+        .process(WORKER, |t| (500.0 + 2.0 * t) * MB, flat)
+        .faults(WORKER, PageKind::CopyOnWrite, KEEP, 80, true)
+        .faults(WORKER, PageKind::Anonymous, KEEP, 20, true);
+    let analysis = both.analyse();
+    let rate = |kind| {
+        let finding = found(&analysis, kind).expect(kind);
+        finding.evidence["bytes_per_s"].as_f64().expect("a rate")
+    };
+    assert!((rate("memory-growth") / MB - 2.0).abs() < 0.02);
+    let copied = 80.0 * 170.0 * 4096.0 / 30.0;
+    assert!((rate("copy-on-write") / copied - 1.0).abs() < 0.1);
+}
+
+#[test]
+fn pages_of_a_mapped_file_that_become_a_workers_own_are_copies() {
+    let becomes_own = |files: fn(f64) -> f64| {
+        let anon = |t| (50.0 + 4.0 * t) * MB;
+        let memory = Memory::new()
+            .process(100, flat, flat)
+            .with_files(WORKER, anon, flat, files);
+        let analysis = memory.analyse();
+        ["memory-growth", "copy-on-write"].map(|kind| found(&analysis, kind).is_some())
+    };
+    assert_eq!(becomes_own(|t| (900.0 - 4.0 * t) * MB), [false, true]);
+    assert_eq!(becomes_own(|_| 900.0 * MB), [true, false]);
+}
+
+#[test]
+fn a_leak_of_a_large_process_is_one() {
+    let grows = |slope: f64| {
+        let memory = Memory::new().process(100, |t| (200_000.0 + slope * t) * MB, flat);
+        found(&memory.analyse(), "memory-growth").is_some()
+    };
+    // Sixty megabytes in half a minute may come and go.
+    assert_eq!([4.0, 1.0].map(grows), [true, false]);
 }
 
 #[test]

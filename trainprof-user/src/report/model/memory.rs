@@ -277,6 +277,7 @@ pub struct AllocationSite {
     pub bytes_per_s: Option<f64>,
     pub bytes_per_s_error: Option<f64>,
     pub kept_bytes_per_s: Option<f64>,
+    pub kept_bytes_per_s_error: Option<f64>,
     /// Of the process's allocations.
     pub share: f64,
     /// Standard error of sampling.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::units::{Page, bytes, clip, count, estimate, percent, wrapped};
+use super::units::{Page, bytes, clip, count, estimate, give_or_take, share, wrapped};
 use crate::{
     analysis::words::{function as function_name, time},
     report::model::{Memory, Report},
@@ -79,9 +79,10 @@ fn allocations(out: &mut Page, report: &Report) -> std::fmt::Result {
         return Ok(());
     };
     let text = format!(
-        "{} a second, {}/s (from {} of {:.1} ms in all)",
+        "{} a second, {}/s{} (from {} of {:.1} ms in all)",
         estimate(rate, seen.allocs_per_s_error.unwrap_or(0.0)),
         bytes(size),
+        give_or_take(seen.alloc_bytes_per_s_error.unwrap_or(0.0) / size.max(1.0)),
         count(seen.windows as usize, "window", "windows"),
         seen.window_s * 1e3,
     );
@@ -89,9 +90,15 @@ fn allocations(out: &mut Page, report: &Report) -> std::fmt::Result {
     if let Some(lived) = &seen.lifetimes {
         let text = format!(
             "freed within 1 ms: {} of calls, {} of bytes; within the window: {} of bytes",
-            percent(lived.freed_within_1ms_share),
-            percent(lived.freed_within_1ms_bytes_share),
-            percent(lived.freed_in_window_bytes_share),
+            share(lived.freed_within_1ms_share, lived.error),
+            share(
+                lived.freed_within_1ms_bytes_share,
+                lived.freed_within_1ms_bytes_share_error
+            ),
+            share(
+                lived.freed_in_window_bytes_share,
+                lived.freed_in_window_bytes_share_error
+            ),
         );
         wrapped(out, "  ", &text)?;
     }
@@ -103,8 +110,8 @@ fn allocations(out: &mut Page, report: &Report) -> std::fmt::Result {
         };
         writeln!(
             out,
-            "  {:>5}  {} in {} ({}{process})",
-            percent(site.share),
+            "  {:>9}  {} in {} ({}{process})",
+            share(site.share, site.share_error),
             clip(&function_name(function), 48),
             site.module.as_deref().unwrap_or("?"),
             site.allocator,

@@ -74,10 +74,27 @@ pub fn estimate(rate: f64, error: f64) -> String {
     let digits = 1.0 - uncertain.log10().floor();
     let place = 10f64.powf((rate.log10().floor() + 1.0 - digits).max(0.0));
     let rounded = (rate / place).round() * place;
+    match give_or_take(uncertain) {
+        none if none.is_empty() => format!("{rounded:.0}"),
+        error => format!("about {rounded:.0}{error}"),
+    }
+}
+
+/// What follows a number that is known with such a relative standard error (0–1): nothing, where that is small.
+pub fn give_or_take(uncertain: f64) -> String {
     if uncertain < 0.005 {
-        format!("{rounded:.0}")
+        String::new()
     } else {
-        format!("about {rounded:.0} ± {}", percent(uncertain))
+        format!(" ± {}", percent(uncertain.min(1.0)))
+    }
+}
+
+/// A share (0–1) with its standard error in points, where there is one to speak of.
+pub fn share(share: f64, error: f64) -> String {
+    if error < 0.005 {
+        percent(share)
+    } else {
+        format!("{} ± {:.0}", percent(share), 100.0 * error)
     }
 }
 
