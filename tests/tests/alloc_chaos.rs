@@ -169,7 +169,8 @@ fn being_killed_by_name_and_group_leaves_no_trap() {
             let keeper = all.iter().find(|pid| comm(**pid).trim() == "tp-windows");
             let keeper = keeper.expect("who opens windows");
             let score = std::fs::read_to_string(format!("/proc/{keeper}/oom_score_adj"));
-            assert_eq!(score.expect("its score").trim(), "-1000");
+            let least = if may_lower_scores() { "-1000" } else { "0" };
+            assert_eq!(score.expect("its score").trim(), least);
             for pid in all {
                 if comm(pid) == name || group_of(pid) == group {
                     // SAFETY: kill has no memory preconditions; nobody else's process has that number, since all of these live.
@@ -189,6 +190,14 @@ fn descendants(pid: i32) -> Vec<i32> {
         next += 1;
     }
     all
+}
+
+/// Whether this process, and what it starts, has CAP_SYS_RESOURCE (number 24): root in a container often has not.
+fn may_lower_scores() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("our status");
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = u64::from_str_radix(set.expect("capabilities").trim(), 16);
+    set.expect("a number") >> 24 & 1 != 0
 }
 
 fn comm(pid: i32) -> String {
