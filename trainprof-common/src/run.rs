@@ -225,7 +225,9 @@ mod tests {
             count: 3,
             ..CallRun::EMPTY
         };
-        [0, 16, 127].map(|bucket| run.took(bucket));
+        for bucket in [0, 16, 127] {
+            run.took(bucket);
+        }
         run.add_to(&mut cell);
         assert_eq!(cell.count, 258);
         let told = (0..).zip(cell.latency).filter(|(_, n)| *n > 0);
