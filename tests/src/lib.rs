@@ -14,6 +14,7 @@ pub mod fixture;
 pub mod gpu;
 pub mod observe;
 pub mod product;
+pub mod replay;
 pub mod report;
 pub mod text;
 pub mod workload;

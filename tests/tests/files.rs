@@ -17,6 +17,18 @@ fn check_all(seen: &Observed) -> Checks {
     checks.operation(report, "close", &total["close"], false);
     checks.operation(report, "stat", &total["stat"], false);
     checks.operation(report, "getdents", &total["getdents"], false);
+    // One process made all of them.
+    let process = report.process(u64_at(truth, "/pid")).expect("its row");
+    for name in ["open", "read", "close", "stat", "getdents"] {
+        // For opens bytes are the files' sizes.
+        let bytes = (name == "read").then_some("bytes");
+        for what in ["count", "errors"].into_iter().chain(bytes) {
+            let truly = total[name][what].as_u64().unwrap_or(0);
+            let path = format!("/operations/{name}/{what}");
+            let told = process.pointer(&path).and_then(Value::as_u64);
+            checks.exact(&path, truly, told.unwrap_or(0));
+        }
+    }
     let opened = u64_at(total, "/open/count") - u64_at(total, "/open/errors");
     checks.exact("io.opens", opened, report.u64("/io/opens"));
     checks.exact(

@@ -7,7 +7,7 @@ use trainprof_tests::{
     env::{left_out_in_vm, root_test},
     observe_in,
     product::trainprof,
-    report::u64_at,
+    report::{f64_at, u64_at},
     workload::os,
 };
 
@@ -22,6 +22,19 @@ fn shown(checks: &mut Checks, ended: &Finished, reason: &str) -> u64 {
     let sum = by_reason.as_object().expect("reasons").values();
     let sum = sum.filter_map(serde_json::Value::as_u64).sum();
     checks.exact("the sum of all reasons", sum, report.lost());
+    // It is told when, too; the 20 worst times are listed.
+    let windows = report.rows("/coverage/lost_windows");
+    let in_windows = windows.iter().map(|window| u64_at(window, "/lost")).sum();
+    if windows.len() < 20 {
+        checks.exact("the sum of all windows", report.lost(), in_windows);
+    }
+    for window in windows {
+        let (from, to) = (f64_at(window, "/from_s"), f64_at(window, "/to_s"));
+        checks.that(0.0 <= from && from < to, || format!("{window}"));
+        checks.that(to <= report.f64("/duration_s") + 0.1, || {
+            format!("{window}")
+        });
+    }
     let words = format!("{reason} {lost}");
     checks.that(ended.stdout.contains(&words), || {
         format!("no {words:?} in the text:\n{}", ended.stdout)

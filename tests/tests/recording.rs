@@ -8,50 +8,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use trainprof_tests::env::root_test;
 use trainprof_tests::product::{Watch, trainprof};
+use trainprof_tests::replay::same_bytes;
 use trainprof_tests::report::u64_at;
 use trainprof_tests::workload::{os, program};
 use trainprof_tests::{Checks, Data, Finished, Workload};
-
-fn same_bytes(live: &Finished) {
-    let json = trainprof(os(&[
-        &"report",
-        &live.recording,
-        &"--format",
-        &"json",
-        &"--top",
-        &"1000",
-    ]));
-    assert_eq!(json.code(), 0, "{}", json.stderr);
-    assert_same(&live.json, json.stdout.as_bytes(), "report --format json");
-    let text = trainprof(os(&[&"report", &live.recording, &"--top", &"1000"]));
-    assert_same(
-        live.stdout.as_bytes(),
-        text.stdout.as_bytes(),
-        "the text report",
-    );
-}
-
-fn assert_same(live: &[u8], replayed: &[u8], what: &str) {
-    if live == replayed {
-        return;
-    }
-    let (live, replayed) = (
-        String::from_utf8_lossy(live),
-        String::from_utf8_lossy(replayed),
-    );
-    let at = live
-        .bytes()
-        .zip(replayed.bytes())
-        .take_while(|(a, b)| a == b)
-        .count();
-    let around =
-        |text: &str| -> String { text.chars().skip(at.saturating_sub(80)).take(200).collect() };
-    panic!(
-        "{what} differs from the live one at byte {at}:\nlive:     {}\nreplayed: {}",
-        around(&live),
-        around(&replayed)
-    );
-}
 
 fn watched(name: &str, args: &[OsString], extra: &[OsString]) -> Finished {
     let mut workload = Workload::start(name, args);

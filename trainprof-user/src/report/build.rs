@@ -10,8 +10,8 @@ use super::{
     latency::Timed,
     memory::memory,
     model::{
-        Cost, Coverage, Faults, Host, Job, Missing, ProcessRow, Report, RssBytes, SCHEMA, Shares,
-        StorageBytes, Trainer, Workers,
+        Cost, Coverage, Faults, Host, Job, LostWindow, Missing, ProcessRow, Report, RssBytes,
+        SCHEMA, Shares, StorageBytes, Trainer, Workers,
     },
     threads::{threads, waits},
     why,
@@ -27,12 +27,14 @@ use crate::{
         Id, Process, Session, Thread,
         roles::{Role, Share, leading_thread, roles, share},
     },
-    time::seconds,
+    time::{KtimeNs, seconds},
 };
 
 /// Run time of the probes that was counted for less than this (ns) says too little: a job works in bursts.
 const MIN_COUNTED_NS: u64 = 100_000_000;
 
+/// Times with losses that are listed.
+const LOST_WINDOWS: usize = 20;
 /// Waits that are listed for one process.
 const WAITS_OF_PROCESS: usize = 5;
 
@@ -183,6 +185,7 @@ fn process_row(
             .unwrap_or_default(),
         cpu_s: seconds(threads.iter().map(|thread| thread.run_ns).sum()),
         io: io::traffic_of(session, process.pid),
+        operations: io::operations_of(session, process.pid),
         latency_us: timed.of_process(process.pid),
         faults: seen.then(|| Faults {
             minor: counters().map(|c| c.minor_faults).sum(),
@@ -228,6 +231,22 @@ fn shares(share: Share, role: Option<&Role>) -> Shares {
     }
 }
 
+fn lost_windows(session: &Session) -> Vec<LostWindow> {
+    let begun = session.start.as_ref().map_or(KtimeNs(0), |start| start.at);
+    let mut windows: Vec<LostWindow> = session
+        .lossy
+        .iter()
+        .map(|lossy| LostWindow {
+            from_s: round(lossy.from.seconds_since(begun), 6),
+            to_s: round(lossy.to.seconds_since(begun), 6),
+            lost: lossy.lost,
+        })
+        .collect();
+    windows.sort_by_key(|window| std::cmp::Reverse(window.lost));
+    windows.truncate(LOST_WINDOWS);
+    windows
+}
+
 fn coverage(session: &Session) -> Coverage {
     let mut lost_by_reason: BTreeMap<&'static str, u64> = BTreeMap::new();
     for (number, count) in &session.lost {
@@ -244,6 +263,7 @@ fn coverage(session: &Session) -> Coverage {
         events: session.facts,
         lost: lost_by_reason.values().sum(),
         lost_by_reason,
+        lost_windows: lost_windows(session),
         calls_counted_share: calls_counted(session),
         missing: session
             .missing

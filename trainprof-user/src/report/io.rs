@@ -1,6 +1,6 @@
 //! The part of the report that is about files and memory calls.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use trainprof_common::{
     hist::size_bucket,
@@ -11,7 +11,7 @@ use super::{
     Shown,
     directories::{directories, extensions, filesystems},
     latency::{Timed, quantiles},
-    model::{CallRow, Io, OperationRow, OtherTraffic, Traffic},
+    model::{CallRow, Io, OperationRow, Operations, OtherTraffic, Traffic},
 };
 use crate::{
     session::{Histogram, OpKey, OpTotal, Session},
@@ -116,6 +116,10 @@ fn operation_name(op: Op) -> Option<&'static str> {
 
 /// Reads and writes of one process.
 pub fn traffic_of(session: &Session, pid: u32) -> Traffic {
+    traffic(session, of_process(session, pid))
+}
+
+fn of_process(session: &Session, pid: u32) -> impl Iterator<Item = (&OpKey, &OpTotal)> {
     let edge = |end: u32| OpKey {
         pid: Some(pid),
         fileset: end,
@@ -123,7 +127,7 @@ pub fn traffic_of(session: &Session, pid: u32) -> Traffic {
         op: end as u8,
         class: end as u8,
     };
-    traffic(session, session.files.ops.range(edge(0)..=edge(u32::MAX)))
+    session.files.ops.range(edge(0)..=edge(u32::MAX))
 }
 
 fn traffic<'a>(session: &Session, ops: impl Iterator<Item = (&'a OpKey, &'a OpTotal)>) -> Traffic {
@@ -229,41 +233,59 @@ fn operations(
     session: &Session,
     histograms: &BTreeMap<u8, Histogram>,
 ) -> BTreeMap<&'static str, OperationRow> {
+    let sums = by_operation(session, session.files.ops.iter());
     // Every operation has its row, also when it was never seen.
-    let mut sums: BTreeMap<&'static str, (OpTotal, Histogram)> = Op::ALL
+    let mut rows: BTreeMap<&'static str, (Operations, Histogram)> = Op::ALL
         .into_iter()
         .filter_map(operation_name)
-        .map(|name| (name, Default::default()))
+        .map(|name| {
+            let sum = sums.get(name).copied().unwrap_or_default();
+            (name, (sum, Histogram::default()))
+        })
         .collect();
-    let mut seen = BTreeSet::new();
-    for (key, total) in &session.files.ops {
-        let op = op_of(key);
-        if group(session, key) != Group::File {
-            continue;
+    for (op, histogram) in histograms {
+        let name = Op::try_from(*op).ok().and_then(operation_name);
+        let name = name.filter(|name| sums.contains_key(name));
+        if let Some((_, sum)) = name.and_then(|name| rows.get_mut(name)) {
+            sum.add(histogram);
         }
+    }
+    rows.into_iter()
+        .map(|(name, (sum, histogram))| {
+            let latency_us = quantiles(&histogram);
+            (name, OperationRow { sum, latency_us })
+        })
+        .collect()
+}
+
+/// Operations on files of one process: those that it made.
+pub fn operations_of(session: &Session, pid: u32) -> BTreeMap<&'static str, Operations> {
+    by_operation(session, of_process(session, pid))
+}
+
+fn by_operation<'a>(
+    session: &Session,
+    ops: impl Iterator<Item = (&'a OpKey, &'a OpTotal)>,
+) -> BTreeMap<&'static str, Operations> {
+    let mut sums = BTreeMap::<&'static str, OpTotal>::new();
+    for (key, total) in ops.filter(|(key, _)| group(session, key) == Group::File) {
+        let op = op_of(key);
         if op == Op::FaultFill {
             // Pages and not faults: one fault may bring in many.
-            sums.entry("fault").or_default().0.bytes += total.bytes;
+            sums.entry("fault").or_default().bytes += total.bytes;
         } else if let Some(name) = operation_name(op) {
-            let entry = sums.entry(name).or_default();
-            entry.0.add(total);
-            if seen.insert(key.op)
-                && let Some(histogram) = histograms.get(&key.op)
-            {
-                entry.1.add(histogram);
-            }
+            sums.entry(name).or_default().add(total);
         }
     }
     sums.into_iter()
-        .map(|(name, (total, histogram))| {
-            let row = OperationRow {
+        .map(|(name, total)| {
+            let sum = Operations {
                 count: total.count,
                 errors: total.errors,
                 bytes: total.bytes,
                 seconds: seconds(total.ns),
-                latency_us: quantiles(&histogram),
             };
-            (name, row)
+            (name, sum)
         })
         .collect()
 }

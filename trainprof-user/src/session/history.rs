@@ -47,8 +47,6 @@ pub struct Segment {
     pub samples: Vec<SampleFact>,
     pub calls: Vec<GpuCallFact>,
     pub residuals: BTreeMap<u32, Residual>,
-    /// Facts that were lost in it.
-    pub lost: u64,
 }
 
 impl Segment {
@@ -135,7 +133,6 @@ impl History {
         }
         segment.from = interval.from;
         segment.to = interval.to;
-        segment.lost = interval.lost.iter().map(|(_, n)| n).sum::<u64>() + interval.undecodable;
         segment.residuals = residuals(&segment, interval, before);
         segment.shrink();
         self.facts += segment.facts();

@@ -101,6 +101,8 @@ pub struct Session {
     /// Lost facts by [`trainprof_common::loss::Loss`] number.
     pub lost: BTreeMap<u32, u64>,
     pub undecodable: u64,
+    /// When facts were lost, for whatever reason.
+    pub lossy: Vec<Lossy>,
     /// Single events and aggregated occurrences that were seen.
     pub facts: u64,
     pub cost: Option<CostSample>,
@@ -109,6 +111,15 @@ pub struct Session {
     pub start_cost_ns: Option<u64>,
     /// Until when something was seen.
     pub until: KtimeNs,
+}
+
+/// A time in which facts were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lossy {
+    pub from: KtimeNs,
+    pub to: KtimeNs,
+    /// How many.
+    pub lost: u64,
 }
 
 impl Session {
@@ -327,6 +338,25 @@ impl Session {
         }
     }
 
+    /// Adds the interval to the times in which facts were lost; such that follow each other are one.
+    fn lossy(&mut self, interval: &Interval) {
+        let lost = interval.lost.iter().map(|(_, count)| count).sum::<u64>() + interval.undecodable;
+        if lost == 0 {
+            return;
+        }
+        match self.lossy.last_mut() {
+            Some(last) if last.to == interval.from => {
+                last.to = interval.to;
+                last.lost += lost;
+            }
+            _ => self.lossy.push(Lossy {
+                from: interval.from,
+                to: interval.to,
+                lost,
+            }),
+        }
+    }
+
     fn interval(&mut self, interval: &Interval) {
         self.until = self.until.max(interval.to);
         self.undecodable += interval.undecodable;
@@ -334,6 +364,7 @@ impl Session {
         for (reason, count) in &interval.lost {
             *self.lost.entry(*reason).or_default() += count;
         }
+        self.lossy(interval);
         self.close_history(interval);
         // The ends first: they tell of threads whose beginning was lost.
         for end in &interval.ended {

@@ -46,14 +46,21 @@ pub struct Latencies {
     pub read: Option<Quantiles>,
 }
 
-/// One operation on files; `count` includes the failed ones.
-#[derive(Clone, Debug, Serialize)]
-pub struct OperationRow {
+/// Operations of one kind on files; `count` includes the failed ones.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Operations {
     pub count: u64,
     pub errors: u64,
     pub bytes: u64,
     /// Sum over all threads, waits included.
     pub seconds: f64,
+}
+
+/// The same of the whole job, and how long they took.
+#[derive(Clone, Debug, Serialize)]
+pub struct OperationRow {
+    #[serde(flatten)]
+    pub sum: Operations,
     pub latency_us: Option<Quantiles>,
 }
 

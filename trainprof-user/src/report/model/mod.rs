@@ -101,6 +101,8 @@ pub struct ProcessRow {
     pub cpu_s: f64,
     /// On files only.
     pub io: Traffic,
+    /// Likewise, by operation: those that it made.
+    pub operations: BTreeMap<&'static str, Operations>,
     /// Of its opens and reads of files.
     pub latency_us: Latencies,
     /// While its threads were followed; `null` when no counters are known.
@@ -171,9 +173,19 @@ pub struct Coverage {
     pub lost: u64,
     /// Names of [`trainprof_common::loss::Loss`], and `undecodable`.
     pub lost_by_reason: BTreeMap<&'static str, u64>,
+    /// When, the times with most first.
+    pub lost_windows: Vec<LostWindow>,
     /// Part (0–1) of the watch in which all system calls were counted. Below 1 numbers of files, calls and bytes are estimates.
     pub calls_counted_share: f64,
     pub missing: Vec<Missing>,
+}
+
+/// Intervals, one after the other, in each of which something was lost: seconds since the watch began.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LostWindow {
+    pub from_s: f64,
+    pub to_s: f64,
+    pub lost: u64,
 }
 
 /// Something that was not seen, and why.
