@@ -240,7 +240,7 @@ fn forks(session: &Session, pid: u32) -> bool {
 }
 
 /// Whether mapped files left a process as fast as its own memory grew: pages of a private map of a file that were written, and so
-/// copied. (Pages that a fork shares with its kin count as its own from the beginning: copying them lets nothing grow.)
+/// copied. (Pages that a fork shares with its kin count as its own from the beginning: copying them leaves it as large as it was.)
 fn gave_way(series: &[ProcessSample], growth: &Growth) -> bool {
     let (Some(first), Some(last)) = (series.first(), series.last()) else {
         return false;
