@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use trainprof_tests::env::{in_vm, root_test};
+use trainprof_tests::env::{in_vm, left_out_in_vm, root_test};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
 use trainprof_tests::{Checks, Data, Observed, observe};
@@ -11,6 +11,11 @@ use trainprof_tests::{Checks, Data, Observed, observe};
 const WAYS: [&str; 8] = [
     "fork", "grand", "exec", "short", "thread", "texec", "vfork", "orphan",
 ];
+
+fn pids(rows: &Value) -> BTreeSet<u64> {
+    let rows = rows.as_array().expect("pids of the truth");
+    rows.iter().filter_map(Value::as_u64).collect()
+}
 
 #[test]
 fn whoever_is_started_while_watching_is_followed() {
@@ -51,16 +56,60 @@ fn whoever_is_started_while_watching_is_followed() {
         .iter()
         .filter_map(|row| row["pid"].as_u64())
         .collect();
-    for pid in truth["pids"]
-        .as_array()
-        .expect("pids of the truth")
-        .iter()
-        .filter_map(|pid| pid.as_u64())
-    {
+    for pid in pids(&truth["pids"]) {
         checks.that(known.contains(&pid), || {
             format!("process {pid} read files and is not in the report")
         });
     }
+    checks.done();
+}
+
+/// Attaching takes a moment, in which a job makes processes and threads: none of them slips through.
+#[test]
+fn whoever_is_made_while_we_attach_is_followed() {
+    let name = "whoever_is_made_while_we_attach_is_followed";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "an attach that takes less than ten seconds") {
+        return;
+    }
+    const KINDS: [&str; 3] = ["child", "grandchild", "thread"];
+    let data = Data::new();
+    let folders = KINDS.map(|kind| data.files(&format!("made/{kind}"), 3, "", |n| 1_000 + n));
+    let seen = observe("spawning", &os(&[&data.path("made")]));
+    let Observed { truth, report, .. } = &seen;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    let before = u64_at(truth, "/made_before_the_gate");
+    assert!(before >= 100, "only {before} were made in time");
+    for (kind, folder) in KINDS.iter().zip(&folders) {
+        let of = |what: &str| u64_at(truth, &format!("/{kind}/{what}"));
+        assert_eq!(
+            of("tally/open/count"),
+            3 * of("made"),
+            "the workload's own count"
+        );
+        checks.directory(
+            report,
+            &folder.to_string_lossy(),
+            of("tally/open/count"),
+            Some(of("tally/read/count")),
+            of("tally/read/bytes"),
+        );
+    }
+    let mut all = pids(&truth["pids"]);
+    all.insert(u64_at(truth, "/pid"));
+    let told: BTreeSet<u64> = report
+        .rows("/job/processes")
+        .iter()
+        .filter_map(|row| row["pid"].as_u64())
+        .collect();
+    checks.that(all == told, || {
+        format!(
+            "not told: {:?}, not of the job: {:?}",
+            all.difference(&told),
+            told.difference(&all)
+        )
+    });
     checks.done();
 }
 

@@ -182,6 +182,54 @@ fn sizes_and_extensions_are_known() {
     checks.done();
 }
 
+/// Extensions of each length that is told and the next, behind stems that put the dot into every place of the words that
+/// the kernel side looks at; a dot at either end of a name makes none.
+#[test]
+fn extensions_of_every_length_are_told() {
+    let Some(_turn) = root_test("extensions_of_every_length_are_told") else {
+        return;
+    };
+    const LONGEST: usize = 15;
+    let data = Data::new();
+    let folder = data.files("mixed", 0, "", |_| 0);
+    let stems = ["a", "abcd", "name.of", "a-name-of-many-letters"];
+    let letters = "bcdfghjklmnpqrst";
+    let mut names = Vec::new();
+    for len in 1..=LONGEST + 1 {
+        names.extend(stems.map(|stem| format!("{stem}.{}", &letters[..len])));
+    }
+    let none = [
+        ".b",
+        ".bcdfghjk",
+        ".bcdfghjklmnp",
+        "ends.",
+        "longer-ends.",
+        "x.20261127",
+        "plain",
+        "plain-but-long",
+    ];
+    names.extend(none.map(str::to_owned));
+    for name in &names {
+        std::fs::write(folder.join(name), b"x").expect("a file of the test's own");
+    }
+    let seen = observe("files", &os(&[&folder]));
+    let mut checks = check_all(&seen);
+    let opens = |extension: &str| {
+        let rows = seen.report.rows("/io/extensions");
+        rows.iter()
+            .find(|row| row["extension"] == extension)
+            .map_or(0, |row| u64_at(row, "/opens"))
+    };
+    for len in 1..=LONGEST {
+        let extension = &letters[..len];
+        checks.exact(extension, stems.len() as u64, opens(extension));
+    }
+    // Directories count as files without an extension do not.
+    let without = (stems.len() + none.len()) as u64;
+    checks.exact("none", without, opens(""));
+    checks.done();
+}
+
 #[test]
 fn cold_reads_are_told_from_cached_ones() {
     let name = "cold_reads_are_told_from_cached_ones";

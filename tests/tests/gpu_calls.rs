@@ -359,3 +359,37 @@ fn off_watches_no_calls() {
     assert!(facts.calls.is_empty() && facts.devices.is_empty());
     assert!(facts.missing("gpu").is_empty());
 }
+
+/// Two processes wait for the GPU at the same time, and there is room to note one such call.
+#[test]
+fn calls_that_there_is_no_room_to_note_are_counted() {
+    let Some(_turn) = root_test("calls_that_there_is_no_room_to_note_are_counted") else {
+        return;
+    };
+    let mut jobs = [0, 1].map(|_| start("libcudart.so.12", "-s 100", &[]));
+    let mut args = os(&[&"attach"]);
+    args.extend(jobs.iter().map(|job| job.pid().to_string().into()));
+    args.extend(os(&[&"--gpu", &"auto", &"--overhead-budget", &"100%"]));
+    let mut watch = Watch::spawn(args, &[("TRAINPROF_ROOM", "GPU_CALLS=1")]);
+    watch.wait_watching();
+    jobs.iter_mut().for_each(Workload::go);
+    jobs.iter_mut().for_each(Workload::wait_done);
+    let ended = watch.stop();
+    let facts = Facts::read(&ended.recording);
+    let truth: u64 = jobs
+        .map(|job| u64_at(&job.finish(), "/calls/cudaStreamSynchronize/count"))
+        .iter()
+        .sum();
+    let lost = ended
+        .report()
+        .u64("/coverage/lost_by_reason/gpu-calls-full");
+    let told = facts.calls_of("cudaStreamSynchronize").len() as u64;
+    assert!(
+        lost > 0 && told < truth,
+        "{told} of {truth} told, {lost} lost"
+    );
+    assert!(
+        told + lost >= truth,
+        "{told} told and {lost} lost of {truth}"
+    );
+}

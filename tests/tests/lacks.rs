@@ -17,14 +17,7 @@ use trainprof_tests::{
 const WITHOUT: &str = "TRAINPROF_WITHOUT";
 
 /// Without these no thread can be told from another.
-const ESSENTIAL: [&str; 6] = [
-    "task_pid",
-    "task_tgid",
-    "task_flags",
-    "task_comm",
-    "task_min_flt",
-    "task_maj_flt",
-];
+const ESSENTIAL: [&str; 3] = ["task_pid", "task_tgid", "task_flags"];
 
 fn names(rows: &[Value], member: &str) -> BTreeSet<String> {
     rows.iter()

@@ -193,6 +193,19 @@ fn each_table_that_is_full_is_a_loss_of_its_own() {
         &unmatched,
         Workload::start(unmatched.workload, unmatched.options),
     );
+    // Its read began before the watch, and its descriptor is gone when it returns.
+    let unresolved = Lack {
+        reason: "unresolved-descriptor",
+        variable: "TRAINPROF_ROOM",
+        value: "",
+        workload: "blocked",
+        options: &[],
+        most: &[],
+    };
+    check_lack(
+        &unresolved,
+        Workload::start(unresolved.workload, unresolved.options),
+    );
     let ring = Lack {
         reason: "io-uring-full",
         variable: "TRAINPROF_ROOM",

@@ -1,14 +1,26 @@
 /* Reads files through io_uring with raw system calls: iouring TRUTH [-b BYTES] [-q DEPTH] [-c] [-f] [-w] FILE...
- * Each request is IORING_OP_READ, _READV or _READ_FIXED in turn. -c drops the files from the page cache
+ * Each request is IORING_OP_READ, _READV, _READ_FIXED or, where the kernel has it, _READV_FIXED in turn. -c drops the files from the page cache
  * first, so that completions come from the device. -f uses registered files. -w writes files of the same sizes,
  * named FILE.out, and reads of each FILE one block by a call. Exits 77 where the kernel has no io_uring.
  */
 #include "wl.h"
 #include <linux/io_uring.h>
 
+/* Since Linux 6.15 (include/uapi/linux/io_uring.h). */
+enum { READV_FIXED = 60, WRITEV_FIXED = 61 };
+
 static unsigned *sq_head, *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
 static struct io_uring_sqe *sqes;
 static struct io_uring_cqe *cqes;
+
+static int knows(int ring, unsigned operation)
+{
+    struct io_uring_probe *probe = calloc(1, sizeof *probe + 256 * sizeof probe->ops[0]);
+    long failed = syscall(SYS_io_uring_register, ring, IORING_REGISTER_PROBE, probe, 256);
+    int known = !failed && operation <= probe->last_op && probe->ops[operation].flags & IO_URING_OP_SUPPORTED;
+    free(probe);
+    return known;
+}
 
 int main(int argc, char **argv)
 {
@@ -48,6 +60,7 @@ int main(int argc, char **argv)
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     struct iovec whole = {buffers, (size_t)block * depth}, *parts = calloc(depth, sizeof *parts);
     int fixed = syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &whole, 1) == 0;
+    unsigned ways = fixed ? 3 + knows(ring, READV_FIXED) : 2;
     for (int i = 0; cold && i < files; i++) {
         int fd = open(path[i], O_RDONLY);
         fsync(fd);
@@ -57,7 +70,7 @@ int main(int argc, char **argv)
 
     struct tally t = {0};
     struct count ring_reads = {0};
-    uint64_t enters = 0, kinds[3] = {0};
+    uint64_t enters = 0, kinds[4] = {0};
     gate_begin();
     for (int i = 0; i < files; i++) {
         int fd = counted_open(&t, path[i], O_RDONLY);
@@ -78,14 +91,16 @@ int main(int argc, char **argv)
             for (; n < depth && at < st.st_size; n++, at += block) {
                 unsigned slot = *sq_tail & *sq_mask;
                 struct io_uring_sqe *s = &sqes[slot];
-                unsigned kind = (at / block) % (fixed ? 3 : 2);
+                unsigned kind = (at / block) % ways;
                 memset(s, 0, sizeof *s);
                 s->fd = registered ? 0 : fd;
                 s->flags = registered ? IOSQE_FIXED_FILE : 0;
                 s->off = at;
-                if (kind == 1) {
+                if (kind % 2) {
                     parts[n] = (struct iovec){buffers + (size_t)n * block, block};
-                    s->opcode = writes ? IORING_OP_WRITEV : IORING_OP_READV;
+                    s->opcode = kind == 3 ? (writes ? WRITEV_FIXED : READV_FIXED)
+                                : writes  ? IORING_OP_WRITEV
+                                          : IORING_OP_READV;
                     s->addr = (uintptr_t)&parts[n], s->len = 1;
                 } else {
                     s->opcode = writes ? (kind ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE)
@@ -120,6 +135,7 @@ int main(int argc, char **argv)
     truth_int("op_read", kinds[0]);
     truth_int("op_readv", kinds[1]);
     truth_int("op_read_fixed", kinds[2]);
+    truth_int("op_readv_fixed", kinds[3]);
     truth_end(truth);
     return 0;
 }

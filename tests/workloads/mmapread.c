@@ -5,6 +5,23 @@
  */
 #include "wl.h"
 
+#define KEPT 65536
+
+/* Times that touches of pages took off the CPU, of those that did, in microseconds. */
+static double times[KEPT];
+static size_t kept;
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void truth_quantile(const char *key, double q)
+{
+    truth_num(key, kept ? times[(size_t)(q * (double)(kept - 1))] : 0);
+}
+
 int main(int argc, char **argv)
 {
     int cold = 0, private = 0, option;
@@ -37,10 +54,15 @@ int main(int argc, char **argv)
         bytes += st.st_size;
         counted_close(&t, fd);
         madvise((void *)p, st.st_size, MADV_RANDOM);
-        double first = now_s(), worked = thread_cpu_s();
-        for (off_t at = 0; at < st.st_size; at += 4096, pages++)
+        for (off_t at = 0; at < st.st_size; at += 4096, pages++) {
+            uint64_t before = switches();
+            double first = now_s(), worked = thread_cpu_s();
             sum += p[at];
-        waiting += now_s() - first - (thread_cpu_s() - worked);
+            double away = now_s() - first - (thread_cpu_s() - worked);
+            waiting += away;
+            if (switches() != before && kept < KEPT)
+                times[kept++] = away * 1e6;
+        }
         munmap((void *)p, st.st_size);
     }
     double seconds = now_s() - start;
@@ -52,6 +74,10 @@ int main(int argc, char **argv)
     truth_int("pages", pages);
     truth_int("sum", sum);
     truth_num("seconds", seconds);
+    qsort(times, kept, sizeof *times, ascending);
+    truth_int("slept", kept);
+    truth_quantile("slept_p50_us", 0.5);
+    truth_quantile("slept_p95_us", 0.95);
     truth_num("waited_s", waiting); /* off the CPU while it touched the pages */
     truth_end(truth);
     return 0;

@@ -295,7 +295,7 @@ static inline struct listing list_dir(const char *dir)
     if (!d)
         die(dir);
     for (struct dirent *e; (e = readdir(d));) {
-        if (e->d_name[0] == '.')
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
             continue;
         l.paths = (char **)realloc(l.paths, (l.count + 1) * sizeof *l.paths);
         if (asprintf(&l.paths[l.count++], "%s/%s", dir, e->d_name) < 0)

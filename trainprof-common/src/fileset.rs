@@ -4,6 +4,8 @@
 pub const PATH_BYTES: usize = 1024;
 /// The file set of everything that has none: number 0.
 pub const NO_FILESET: u32 = 0;
+/// Longest extension that is told, in bytes; what is longer counts as none.
+pub const EXT_BYTES: usize = 15;
 
 /// Identity of a file set in the kernel: addresses, so that it takes no look-up to build one.
 ///
@@ -20,10 +22,10 @@ pub struct FilesetKey {
     pub inode: u64,
     /// Address of the `struct vfsmount`; 0 when it is not known.
     pub mount: u64,
-    /// Extension: up to 8 bytes after the last dot, zero-filled, first byte lowest. 0: none.
-    pub ext: u64,
+    /// Extension: up to [`EXT_BYTES`] bytes after the last dot, zero-filled, first byte lowest. 0: none.
+    pub ext: [u64; 2],
 }
-crate::wire!(FilesetKey, 32);
+crate::wire!(FilesetKey, 40);
 
 /// What every file of a file set has in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +45,7 @@ crate::wire!(FilesetRef, 16);
 #[repr(C)]
 pub struct FilesetInfo {
     /// As in [`FilesetKey`].
-    pub ext: u64,
+    pub ext: [u64; 2],
     /// Magic number of the file system (statfs(2)).
     pub magic: u64,
     /// As in [`FilesetRef`].
@@ -65,4 +67,4 @@ pub struct FilesetInfo {
     /// From text: the directory part as the program gave it.
     pub path: [u8; PATH_BYTES],
 }
-crate::wire!(FilesetInfo, 8 + 8 + 16 + 16 + PATH_BYTES);
+crate::wire!(FilesetInfo, 16 + 8 + 16 + 16 + PATH_BYTES);

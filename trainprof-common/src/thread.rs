@@ -198,7 +198,7 @@ pub struct Described {
     /// Of a file or directory: its file set's.
     pub key: FilesetKey,
 }
-crate::wire!(Described, 56 + 32);
+crate::wire!(Described, 56 + 40);
 
 /// Key of an [`EndedThread`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

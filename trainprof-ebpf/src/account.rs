@@ -357,6 +357,31 @@ fn add_wait(
     }
 }
 
+/// Counts the time that a page fault on a file kept its thread off the CPU.
+#[inline(always)]
+pub fn fault_wait(tid: u32, object: &Object, ns: u64) {
+    add_fault_wait(u64::from(tid) << 32 | u64::from(object.class), object.dev, ns);
+}
+
+// `who` is thread and class. Rare: a page fault that sleeps.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn add_fault_wait(who: u64, dev: u32, ns: u64) -> u32 {
+    let key = HistKey {
+        tid: (who >> 32) as u32,
+        dev,
+        op: Op::Fault.number(),
+        class: who as u8,
+        pad: 0,
+    };
+    match hist_cell(&key, half()) {
+        // SAFETY: one writer per key.
+        Some(cell) => count_latency(unsafe { &mut *cell }, true, bucket_of_latency(ns)),
+        None => emit::lost(Loss::OpCellsFull),
+    }
+    0
+}
+
 /// Counts `count` page faults under the file set that the thread last filled pages of.
 #[inline(always)]
 pub fn faults(tid: u32, object: &Object, count: u32) {

@@ -71,7 +71,7 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     let page_size = fact!(page_size);
     if nr < 0 {
         // SAFETY: a typed pointer.
-        state.filling_fault = unsafe { fault_number(task) };
+        state.filling_fault = unsafe { fault_number(task) }.unwrap_or(0);
     }
     let done = Done {
         tid,

@@ -37,7 +37,7 @@ const TEXT_BYTES: usize = 256;
 const TEXT_WORDS: usize = TEXT_BYTES / 8;
 /// Stands for the extension in the key of a directory itself, which is another set than its files without one: no name has
 /// this character.
-const DIRECTORY: u64 = b'/' as u64;
+const DIRECTORY: [u64; 2] = [b'/' as u64, 0];
 /// In what [`path_of`] gives: the path goes on.
 const CUT_OFF: u64 = 1 << 32;
 /// Low bits of a number that name the CPU which gave it out.
@@ -53,49 +53,71 @@ pub fn mount_id(vfsmount: u64) -> u32 {
     peek(vfsmount - u64::from(embedded), offset!(mount_id)).unwrap_or(0)
 }
 
-/// The extension in the last 8 bytes of a name of `len` bytes: [`FilesetKey::ext`].
+/// The extension of a name of `len` bytes: [`FilesetKey::ext`].
 #[inline(always)]
-fn extension(name: u64, len: u32) -> u64 {
+fn extension(name: u64, len: u32) -> [u64; 2] {
+    let tail = eight_before(name, len);
+    if let Some(dot) = last_dot(tail, len) {
+        return named_kind([after(tail, dot), 0]);
+    }
+    if len <= 8 {
+        return [0; 2];
+    }
+    let before = eight_before(name, len - 8);
+    match last_dot(before, len - 8) {
+        None => [0; 2],
+        Some(LAST_BYTE) => named_kind([tail, 0]),
+        Some(dot) => named_kind([
+            after(before, dot) | tail << (LAST_BYTE - dot),
+            after(tail, dot),
+        ]),
+    }
+}
+
+/// Bits below the last byte of a word.
+const LAST_BYTE: u32 = 56;
+
+/// The last 8 of the first `len` bytes of a name, the last one highest; zeros where there are fewer.
+#[inline(always)]
+fn eight_before(name: u64, len: u32) -> u64 {
     // Names live in blocks of at least 32 bytes, so 8 can always be read.
-    let tail: u64 = if len >= 8 {
+    if len >= 8 {
         peek(name + u64::from(len) - 8, 0).unwrap_or(0)
     } else if len > 0 {
         peek::<u64>(name, 0).unwrap_or(0) << ((8 - len) * 8)
     } else {
         0
-    };
-    // Where the name begins in `tail`: a dot there is no separator.
-    let first = if len < 8 { (8 - len) * 8 } else { 0 };
-    let mut shift = 56;
-    loop {
-        if (tail >> shift) & 0xff == u64::from(b'.') {
-            let whole_name = shift == first && len <= 8;
-            let found = if shift == 56 || whole_name {
-                0
-            } else {
-                tail >> (shift + 8)
-            };
-            return named_kind(found);
-        }
-        if shift == 0 {
-            break;
-        }
-        shift -= 8;
     }
-    // Eight characters, and the dot before them.
-    let before: u8 = if len > 9 {
-        peek(name + u64::from(len) - 9, 0).unwrap_or(0)
-    } else {
-        0
-    };
-    if before == b'.' { named_kind(tail) } else { 0 }
+}
+
+/// Where the last dot is in the last 8 of `len` bytes: bits below it. A dot that a name begins with is no separator.
+#[inline(always)]
+fn last_dot(word: u64, len: u32) -> Option<u32> {
+    let mut at = LAST_BYTE;
+    loop {
+        if (word >> at) & 0xff == u64::from(b'.') {
+            let begins_with_it = len <= 8 && at == (8 - len) * 8;
+            return if begins_with_it { None } else { Some(at) };
+        }
+        if at == 0 {
+            return None;
+        }
+        at -= 8;
+    }
+}
+
+/// What of a word is behind its byte at `dot`.
+#[inline(always)]
+fn after(word: u64, dot: u32) -> u64 {
+    // In two steps, since nothing is behind the last byte.
+    word >> dot >> 8
 }
 
 /// An extension that begins with a digit numbers files; it names no kind of them.
 #[inline(always)]
-fn named_kind(extension: u64) -> u64 {
-    if (extension as u8).is_ascii_digit() {
-        0
+fn named_kind(extension: [u64; 2]) -> [u64; 2] {
+    if (extension[0] as u8).is_ascii_digit() {
+        [0; 2]
     } else {
         extension
     }
@@ -163,7 +185,7 @@ pub fn of_key(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) -> 
         // Deleted, or never had a name.
         return unnamed(superblock, directory);
     }
-    let known = KNOWN_FILESETS.get_ptr_mut((key.dir >> 6 ^ key.ext) as u32 % KNOWN);
+    let known = KNOWN_FILESETS.get_ptr_mut((key.dir >> 6 ^ key.ext[0]) as u32 % KNOWN);
     // SAFETY: a per-CPU slot.
     let known = known.map(|known| unsafe { &mut *known });
     if let Some(known) = &known
@@ -204,7 +226,7 @@ fn name_dentry(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) ->
     };
     // SAFETY: a per-CPU slot.
     let info = unsafe { &mut *info };
-    info.ext = if directory { 0 } else { key.ext };
+    info.ext = if directory { [0; 2] } else { key.ext };
     info.magic = peek(superblock, offset!(sb_magic)).unwrap_or(0);
     info.dev = set.dev;
     info.mnt_id = mount_id(key.mount);
@@ -303,7 +325,7 @@ pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
     }
     // SAFETY: a per-CPU slot.
     let info = unsafe { &mut *info };
-    let mut dir_hash = info.ext;
+    let mut dir_hash = info.ext[0];
     let absolute = info.path[0] == b'/';
     if !absolute {
         dir_hash ^=
@@ -313,13 +335,13 @@ pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
         dir: dir_hash,
         inode: 0,
         mount: 0,
-        ext: 0,
+        ext: [0; 2],
     };
     // SAFETY: the value is copied out at once and never changes.
     if let Some(set) = unsafe { FILESETS.get(&key) } {
         return set.number;
     }
-    info.ext = 0;
+    info.ext = [0; 2];
     info.magic = 0;
     info.dev = 0;
     info.mnt_id = 0;
@@ -382,7 +404,7 @@ extern "C" fn read_text(path: u64) -> u32 {
         }
     }
     info.path_len = dir_len as u32;
-    info.ext = dir_hash;
+    info.ext[0] = dir_hash;
     n as u32
 }
 

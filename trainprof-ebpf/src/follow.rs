@@ -9,13 +9,12 @@ use aya_ebpf::{
 use trainprof_common::{
     event::{EXIT_OUT_OF_MEMORY, ExecEvent, ExitEvent, ForkEvent, Kind},
     loss::Loss,
-    offsets::MISSING,
     thread::{EndedKey, EndedThread, State, TaskCounters, ThreadState},
 };
 
 use crate::{
     cpu, emit, files, gpu,
-    kernel::{current_ids, current_task, member, offset, peek},
+    kernel::{counter, current_ids, current_task, member, offset, peek},
     maps::{ENDED, FREE_PLACES, NO_STATE, STATES, THREADS, changed},
     object, touch,
 };
@@ -87,16 +86,10 @@ unsafe fn counters(task: *const c_void) -> TaskCounters {
     // SAFETY: as above.
     unsafe {
         TaskCounters {
-            min_flt: member(task, offset!(task_min_flt)),
-            maj_flt: member(task, offset!(task_maj_flt)),
-            read_bytes: match offset!(task_read_bytes) {
-                MISSING => 0,
-                at => member(task, at),
-            },
-            write_bytes: match offset!(task_write_bytes) {
-                MISSING => 0,
-                at => member(task, at),
-            },
+            min_flt: counter(task, offset!(task_min_flt)),
+            maj_flt: counter(task, offset!(task_maj_flt)),
+            read_bytes: counter(task, offset!(task_read_bytes)),
+            write_bytes: counter(task, offset!(task_write_bytes)),
         }
     }
 }

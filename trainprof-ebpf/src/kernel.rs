@@ -108,21 +108,37 @@ pub fn user_regs(task: *const c_void) -> *const c_void {
     unsafe { bpf_task_pt_regs(task as *mut _) as *const c_void }
 }
 
-/// Which page fault of the task is the present one, from 1. The kernel counts a fault when it ends (`mm_account_fault` in
-/// mm/memory.c).
+/// A counter that the kernel keeps for the task; 0 where it has none.
 ///
 /// # Safety
 /// `task` is a typed pointer.
 #[inline(always)]
-pub unsafe fn fault_number(task: *const c_void) -> u64 {
+pub unsafe fn counter(task: *const c_void, at: u32) -> u64 {
+    if at == MISSING {
+        return 0;
+    }
     // SAFETY: as above.
-    let (minor, major): (u64, u64) = unsafe {
+    unsafe { member(task, at) }
+}
+
+/// Which page fault of the task is the present one, from 1; `None` where the kernel does not count them. It counts a fault
+/// when it ends (`mm_account_fault` in mm/memory.c).
+///
+/// # Safety
+/// `task` is a typed pointer.
+#[inline(always)]
+pub unsafe fn fault_number(task: *const c_void) -> Option<u64> {
+    if offset!(task_min_flt) == MISSING || offset!(task_maj_flt) == MISSING {
+        return None;
+    }
+    // SAFETY: as above.
+    let (minor, major) = unsafe {
         (
-            member(task, offset!(task_min_flt)),
-            member(task, offset!(task_maj_flt)),
+            counter(task, offset!(task_min_flt)),
+            counter(task, offset!(task_maj_flt)),
         )
     };
-    minor + major + 1
+    Some(minor + major + 1)
 }
 
 /// Number of the system call in those registers; negative outside one.

@@ -26,7 +26,7 @@ use crate::{
     follow::thread,
     irq,
     kernel::{
-        current_ids, current_task, fact, fault_number, member, offset, syscall_arg, syscall_nr,
+        counter, current_ids, current_task, fact, fault_number, member, offset, syscall_arg, syscall_nr,
         user_regs,
     },
     maps::{Control, control, syscall},
@@ -121,7 +121,7 @@ unsafe fn switched_out(
         state.woken_at = 0;
     }
     // SAFETY: a typed pointer.
-    let majors = unsafe { member::<u64>(task, offset!(task_maj_flt)) } as u32;
+    let majors = unsafe { counter(task, offset!(task_maj_flt)) } as u32;
     if majors != state.maj_flt_seen {
         let count = majors.wrapping_sub(state.maj_flt_seen);
         state.maj_flt_seen = majors;
@@ -186,7 +186,7 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void, why: u32) {
         state.nr = if frozen { NR_STOPPED } else { NR_FAULT };
         // Other faults wait for the memory map that another thread changes, or for memory: for no file.
         // SAFETY: a typed pointer.
-        let on_file = state.iowait != 0 || state.filling_fault == unsafe { fault_number(task) };
+        let on_file = state.iowait != 0 || unsafe { fault_number(task) } == Some(state.filling_fault);
         state.object = if !frozen && on_file {
             state.fault_object
         } else {
@@ -338,6 +338,9 @@ fn came_back(state: &mut ThreadState, tid: u32, left: Option<(u32, &Stays)>, now
             waker_kind,
         };
         account::wait(key, woken - from, now - woken, state.iowait != 0);
+        if nr == NR_FAULT && in_fileset {
+            account::fault_wait(tid, &state.object, now - from);
+        }
     }
     if now - from >= control(Control::EVENT_MIN_NS) {
         emit::event(&WaitEvent {

@@ -21,13 +21,19 @@ mod opcode {
     pub const WRITE_FIXED: u8 = 5;
     pub const READ: u8 = 22;
     pub const WRITE: u8 = 23;
+    pub const READV_FIXED: u8 = 60;
+    pub const WRITEV_FIXED: u8 = 61;
 }
 
 #[inline(always)]
 fn operation(request: u64) -> Option<Op> {
     match peek::<u8>(request, offset!(kiocb_opcode))? {
-        opcode::READV | opcode::READ_FIXED | opcode::READ => Some(Op::UringRead),
-        opcode::WRITEV | opcode::WRITE_FIXED | opcode::WRITE => Some(Op::UringWrite),
+        opcode::READV | opcode::READ_FIXED | opcode::READ | opcode::READV_FIXED => {
+            Some(Op::UringRead)
+        }
+        opcode::WRITEV | opcode::WRITE_FIXED | opcode::WRITE | opcode::WRITEV_FIXED => {
+            Some(Op::UringWrite)
+        }
         _ => None,
     }
 }

@@ -26,14 +26,7 @@ fn present(offsets: &[u32]) -> bool {
 }
 
 fn task(o: &Offsets) -> bool {
-    present(&[
-        o.task_pid,
-        o.task_tgid,
-        o.task_flags,
-        o.task_comm,
-        o.task_min_flt,
-        o.task_maj_flt,
-    ])
+    present(&[o.task_pid, o.task_tgid, o.task_flags])
 }
 
 fn folios(o: &Offsets) -> bool {

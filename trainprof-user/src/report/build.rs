@@ -187,11 +187,11 @@ fn process_row(
         io: io::traffic_of(session, process.pid),
         operations: io::operations_of(session, process.pid),
         latency_us: timed.of_process(process.pid),
-        faults: seen.then(|| Faults {
+        faults: (seen && session.counts_faults()).then(|| Faults {
             minor: counters().map(|c| c.minor_faults).sum(),
             major: counters().map(|c| c.major_faults).sum(),
         }),
-        storage: (seen && storage_is_counted(session)).then(|| StorageBytes {
+        storage: (seen && session.counts_storage()).then(|| StorageBytes {
             read: counters().map(|c| c.storage_read_bytes).sum(),
             written: counters().map(|c| c.storage_write_bytes).sum(),
         }),
@@ -201,13 +201,6 @@ fn process_row(
             max: rss.max,
         }),
     }
-}
-
-/// Kernels without task I/O accounting (CONFIG_TASK_IO_ACCOUNTING) do not count bytes of storage.
-fn storage_is_counted(session: &Session) -> bool {
-    ["task_read_bytes", "task_write_bytes"]
-        .iter()
-        .all(|name| session.has_kernel_member(name))
 }
 
 fn leading_name(session: &Session, process: &Process) -> String {

@@ -66,7 +66,7 @@ pub fn memory(session: &Session, top: usize) -> Memory {
         churn_share: churn.map(|share| round(share.value, 6)),
         churn_share_error: churn.map(|share| round(share.error, 6)),
         sites: alloc::sites(session, top),
-        faults: (!counters.is_empty()).then(|| Faults {
+        faults: (!counters.is_empty() && session.counts_faults()).then(|| Faults {
             minor: counters.iter().map(|c| c.minor_faults).sum(),
             major: counters.iter().map(|c| c.major_faults).sum(),
         }),
@@ -211,7 +211,7 @@ fn faults(session: &Session, pid: u32) -> Option<FaultRates> {
             major += counters.major_faults;
         }
     }
-    seen.then_some(())?;
+    (seen && session.counts_faults()).then_some(())?;
     let seconds = present_s(session, pid);
     let kind = |kind| {
         session

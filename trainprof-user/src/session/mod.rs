@@ -249,6 +249,20 @@ impl Session {
         !self.missing.iter().any(|(missing, _)| *missing == what)
     }
 
+    /// Whether the kernel counts page faults by thread.
+    pub fn counts_faults(&self) -> bool {
+        ["task_min_flt", "task_maj_flt"]
+            .iter()
+            .all(|name| self.has_kernel_member(name))
+    }
+
+    /// Whether it counts bytes of storage: those without task I/O accounting (CONFIG_TASK_IO_ACCOUNTING) do not.
+    pub fn counts_storage(&self) -> bool {
+        ["task_read_bytes", "task_write_bytes"]
+            .iter()
+            .all(|name| self.has_kernel_member(name))
+    }
+
     /// Whether a process was made while the watch went on. One that was there before is followed from the first moments of it on.
     pub fn was_made(&self, pid: u32) -> bool {
         let first = ThreadKey {
@@ -386,7 +400,10 @@ impl Session {
                 thread.until = Some(end.at);
                 thread.set_totals(&end.totals);
                 thread.counters = Some(end.counters);
-                thread.name.clone_from(&end.name);
+                // Empty where the kernel's structures tell no name.
+                if !end.name.is_empty() {
+                    thread.name.clone_from(&end.name);
+                }
             }
         }
         for totals in &interval.running {

@@ -266,8 +266,8 @@ fn text_directory(info: &FilesetInfo) -> Option<String> {
     Some(format!("/{}", parts.join("/")))
 }
 
-fn extension(packed: u64) -> Option<String> {
-    let bytes = packed.to_le_bytes();
+fn extension(packed: [u64; 2]) -> Option<String> {
+    let bytes = packed.map(u64::to_le_bytes).concat();
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
     (end > 0).then(|| String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
@@ -299,7 +299,7 @@ mod tests {
         let mut bytes = [0; PATH_BYTES];
         bytes[..path.len()].copy_from_slice(path);
         FilesetInfo {
-            ext: u64::from_le_bytes(*b"jpg\0\0\0\0\0"),
+            ext: [u64::from_le_bytes(*b"jpg\0\0\0\0\0"), 0],
             dev: 8 << 20 | 1,
             mnt_id: 30,
             from_text: 0,
@@ -321,7 +321,9 @@ mod tests {
         );
         assert_eq!(path_in_fs(&info(b"")).as_deref(), Some("/"));
         assert_eq!(extension(info(b"").ext).as_deref(), Some("jpg"));
-        assert_eq!(extension(0), None);
+        assert_eq!(extension([0; 2]), None);
+        let long = [*b"safetens", *b"ors\0\0\0\0\0"].map(u64::from_le_bytes);
+        assert_eq!(extension(long).as_deref(), Some("safetensors"));
     }
 
     #[test]
