@@ -16,6 +16,8 @@ const BESIDE_GPU_UNSEEN: f64 = 0.8;
 const NO_INTERRUPTS: f64 = 0.8;
 /// Files of which a part of the calls was not seen.
 const NO_FILES: f64 = 0.6;
+/// What is taken away where calls of files were hardly counted at all: what was counted stands for the rest.
+const HARDLY_COUNTED: f64 = 0.3;
 /// Reads of which it is not known whether they came from the page cache.
 const NO_CACHE: f64 = 0.8;
 /// Computing of a trainer that has nobody to make its batches, without stacks of its code.
@@ -55,6 +57,8 @@ pub enum Doubt {
     GpuCoarse,
     /// Nothing but its place in the loop tells what some work is for.
     Guessed,
+    /// Calls were counted for a part of the time.
+    Uncounted,
     /// Something that the cause is told by is missing, by its name in [`Session::missing`] or among what was given up.
     Missing(&'static str),
 }
@@ -74,6 +78,10 @@ pub fn confidence(session: &Session, trainer: &Trainer, claim: &Claim) -> Confid
         (Doubt::Rival, ahead(claim)),
         (Doubt::Lost, 1.0 - lost_share(session)),
         (Doubt::GpuCoarse, fine(trainer, claim)),
+        (
+            Doubt::Uncounted,
+            counted(claim.kind, session.calls_counted_share()),
+        ),
         (
             Doubt::Guessed,
             match claim.kind {
@@ -136,6 +144,19 @@ pub(super) fn lost_share(session: &Session) -> f64 {
     lost as f64 / (session.facts + lost).max(1) as f64
 }
 
+fn of_files(kind: Kind) -> bool {
+    matches!(kind, Kind::StorageIo | Kind::SmallFiles | Kind::Checkpoint)
+}
+
+/// When calls were counted for this share (0–1) of the time.
+fn counted(kind: Kind, share: f64) -> f64 {
+    if of_files(kind) {
+        1.0 - HARDLY_COUNTED * (1.0 - share)
+    } else {
+        1.0
+    }
+}
+
 fn fine(trainer: &Trainer, claim: &Claim) -> f64 {
     if claim.by_gpu {
         1.0 - 0.5 * (trainer.idle.uncertain_s / trainer.idle.seen_s.max(1e-9)).min(1.0)
@@ -178,8 +199,7 @@ fn missing(session: &Session, trainer: &Trainer, kind: Kind) -> Vec<(&'static st
     if by_wakers && lacks(INTERRUPTS) {
         lack(INTERRUPTS, NO_INTERRUPTS);
     }
-    let of_files = matches!(kind, Kind::StorageIo | Kind::SmallFiles | Kind::Checkpoint);
-    if of_files && lacks(FILES) {
+    if of_files(kind) && lacks(FILES) {
         lack(FILES, NO_FILES);
     }
     if kind == Kind::StorageIo && lacks(CACHE) {
@@ -216,6 +236,13 @@ mod tests {
         ]);
         assert!((found.value - 0.27).abs() < 1e-9);
         assert_eq!(found.doubt, Doubt::Lost);
+    }
+
+    #[test]
+    fn files_whose_calls_were_hardly_counted_are_less_sure() {
+        assert_eq!(counted(Kind::SmallFiles, 1.0), 1.0);
+        assert!((counted(Kind::SmallFiles, 0.1) - 0.73).abs() < 1e-9);
+        assert_eq!(counted(Kind::InputCpu, 0.1), 1.0);
     }
 
     #[test]

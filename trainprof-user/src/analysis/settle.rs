@@ -54,6 +54,10 @@ pub fn told(
             words::percent(lost_share(session)),
             most_lost(session)
         ),
+        Doubt::Uncounted => format!(
+            "file operations were counted for {} of the time, to keep to the budget; raise --overhead-budget",
+            words::percent(session.calls_counted_share())
+        ),
         Doubt::Unsteady => {
             "its share changes much over the watch; watch longer (a minute or more)".to_owned()
         }

@@ -257,7 +257,7 @@ fn coverage(session: &Session) -> Coverage {
         lost: lost_by_reason.values().sum(),
         lost_by_reason,
         lost_windows: lost_windows(session),
-        calls_counted_share: calls_counted(session),
+        calls_counted_share: session.calls_counted_share(),
         missing: session
             .missing
             .iter()
@@ -394,12 +394,6 @@ fn workers(session: &Session, roles: &BTreeMap<u32, Role>, analysis: &Analysis) 
     }
 }
 
-/// Part (0–1) of the watch in which all system calls were counted.
-fn calls_counted(session: &Session) -> f64 {
-    let uncounted = session.uncounted.seconds();
-    1.0 - uncounted / session.duration_s().max(uncounted).max(f64::MIN_POSITIVE)
-}
-
 /// What was left out to keep the cost down.
 fn shed(session: &Session) -> Vec<String> {
     let untimed = session.calls_untimed_s();
@@ -423,7 +417,7 @@ fn shed(session: &Session) -> Vec<String> {
         .chain((session.uncounted.seconds() > 0.0).then(|| {
             format!(
                 "calls: counted {:.0} % of the time, so that numbers of files, calls and bytes are estimates",
-                calls_counted(session) * 100.0
+                session.calls_counted_share() * 100.0
             )
         }))
         .collect()

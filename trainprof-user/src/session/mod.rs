@@ -249,6 +249,12 @@ impl Session {
         !self.missing.iter().any(|(missing, _)| *missing == what)
     }
 
+    /// Share (0–1) of the watch in which the calls of the whole job were counted.
+    pub fn calls_counted_share(&self) -> f64 {
+        let uncounted = self.uncounted.seconds();
+        1.0 - uncounted / self.duration_s().max(uncounted).max(f64::MIN_POSITIVE)
+    }
+
     /// Whether the kernel counts page faults by thread.
     pub fn counts_faults(&self) -> bool {
         ["task_min_flt", "task_maj_flt"]

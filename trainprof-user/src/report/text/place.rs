@@ -1,6 +1,6 @@
-//! Where the job runs: machine, interpreter and framework, container, in one line.
+//! Where the job runs: machine, interpreter and framework, container and limits, and what watched it, in one line.
 
-use super::units::{Page, count, wrapped};
+use super::units::{Page, bytes, count, wrapped};
 use crate::{
     env::{cgroup::CgroupFacts, frameworks::FrameworkFacts},
     report::model::{Host, Report},
@@ -18,6 +18,8 @@ pub fn place(out: &mut Page, report: &Report) -> std::fmt::Result {
         .map(machine)
         .chain(report.job.frameworks.iter().filter_map(software))
         .chain(report.job.cgroup.iter().filter_map(owner))
+        .chain(report.job.cgroup.iter().filter_map(limits))
+        .chain(report.host.iter().filter_map(watcher))
         .collect();
     if parts.is_empty() {
         return Ok(());
@@ -31,7 +33,13 @@ fn machine(host: &Host) -> String {
         .cpu_model
         .as_ref()
         .map_or_else(String::new, |model| format!(" ({})", model.trim()));
-    format!("Linux {}, {cpus}{model}", host.kernel)
+    let memory = bytes(host.memory_bytes as f64);
+    format!("Linux {}, {cpus}{model}, {memory} of memory", host.kernel)
+}
+
+fn watcher(host: &Host) -> Option<String> {
+    let version = host.versions.get("trainprof")?;
+    Some(format!("trainprof {version}"))
 }
 
 fn software(loaded: &FrameworkFacts) -> Option<String> {
@@ -68,8 +76,21 @@ fn owner(group: &CgroupFacts) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
+/// What the job's control groups leave it of the machine.
+fn limits(group: &CgroupFacts) -> Option<String> {
+    let cpus = group.cpu_quota.map(|quota| {
+        let cpus = (quota.cpus() * 100.0).round() / 100.0;
+        format!("{cpus} {}", if cpus == 1.0 { "CPU" } else { "CPUs" })
+    });
+    let memory = group.memory_limit_bytes.map(|limit| bytes(limit as f64));
+    let parts: Vec<String> = cpus.into_iter().chain(memory).collect();
+    (!parts.is_empty()).then(|| format!("limited to {}", parts.join(" and ")))
+}
+
 #[cfg(test)]
 mod tests {
+    use crate::env::cgroup::CpuQuota;
+
     use super::*;
 
     #[test]
@@ -98,6 +119,19 @@ mod tests {
         assert_eq!(
             owner(&group).as_deref(),
             Some("container 0123456789ab, pod train-0, Slurm job 77")
+        );
+        assert_eq!(limits(&group), None);
+        let group = CgroupFacts {
+            memory_limit_bytes: Some(8 << 30),
+            cpu_quota: Some(CpuQuota {
+                quota_us: 150_000,
+                period_us: 100_000,
+            }),
+            ..group
+        };
+        assert_eq!(
+            limits(&group).as_deref(),
+            Some("limited to 1.5 CPUs and 8.6 GB")
         );
     }
 }
