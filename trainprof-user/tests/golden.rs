@@ -48,10 +48,18 @@ fn recordings() -> Vec<PathBuf> {
 }
 
 fn analysed(path: &Path) -> Analysis {
+    analysed_until(path, f64::INFINITY)
+}
+
+/// Of the first `seconds`: what a watch says while it goes on.
+fn analysed_until(path: &Path, seconds: f64) -> Analysis {
     let mut reader = Reader::open(path).expect("a recording");
     let mut session = Session::default();
     while let Some(record) = reader.next_record::<Record>().expect("a record") {
         session.apply(&record);
+        if session.duration_s() >= seconds {
+            break;
+        }
     }
     analyse(&session)
 }
@@ -174,4 +182,32 @@ fn recordings_say_what_is_true() {
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// From the first second on a verdict is right or there is none, and after ten seconds there is one.
+#[test]
+fn first_verdicts_are_right() {
+    let mut wrong = Vec::new();
+    for path in recordings() {
+        let text = fs::read_to_string(path.with_extension("json")).expect("the truth");
+        let truth: Value = serde_json::from_str(&text).expect("JSON");
+        let expected = truth["expect"].as_array().expect("kinds");
+        for seconds in [1.0, 2.0, 3.0, 5.0, 8.0, 10.0] {
+            let analysis = analysed_until(&path, seconds);
+            let told = analysis
+                .verdict
+                .as_ref()
+                .map_or("none", |verdict| verdict.bottleneck);
+            let right = expected.iter().any(|kind| kind == told);
+            let open = seconds < 10.0 && ["none", "inconclusive"].contains(&told);
+            if !right && !open {
+                let confidence = analysis.verdict.map(|verdict| verdict.confidence);
+                wrong.push(format!(
+                    "{}: {told} after {seconds} s ({confidence:?})",
+                    path.display()
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
