@@ -62,6 +62,14 @@ impl Row {
     }
 }
 
+/// A copy of rows: width in bytes and number are these two arguments.
+const fn rows(name: &'static str, kind: CallKind) -> Row {
+    Row {
+        times: 5,
+        ..row(Library::Runtime, name, kind, 4)
+    }
+}
+
 const fn row(library: Library, name: &'static str, kind: CallKind, size: u8) -> Row {
     Row {
         library,
@@ -83,16 +91,27 @@ pub const CATALOGUE: &[Row] = &[
     row(Runtime, "cudaEventSynchronize", Synchronise, NO_ARG),
     row(Runtime, "cudaMemcpy", Copy, 2),
     row(Runtime, "cudaMemcpy_ptds", Copy, 2),
-    Row {
-        times: 5,
-        ..row(Runtime, "cudaMemcpy2D", Copy, 4)
-    },
-    Row {
-        times: 5,
-        ..row(Runtime, "cudaMemcpy2D_ptds", Copy, 4)
-    },
+    rows("cudaMemcpy2D", Copy),
+    rows("cudaMemcpy2D_ptds", Copy),
+    // Its sizes are in a structure, as those of the driver's below: not looked at.
+    row(Runtime, "cudaMemcpy3D", Copy, NO_ARG),
+    row(Runtime, "cudaMemcpy3D_ptds", Copy, NO_ARG),
+    row(Runtime, "cudaMemcpyPeer", Copy, 4),
+    row(Runtime, "cudaMemcpyToSymbol", Copy, 2),
+    row(Runtime, "cudaMemcpyToSymbol_ptds", Copy, 2),
+    row(Runtime, "cudaMemcpyFromSymbol", Copy, 2),
+    row(Runtime, "cudaMemcpyFromSymbol_ptds", Copy, 2),
     row(Runtime, "cudaMemcpyAsync", CopyAsync, 2),
     row(Runtime, "cudaMemcpyAsync_ptsz", CopyAsync, 2),
+    rows("cudaMemcpy2DAsync", CopyAsync),
+    rows("cudaMemcpy2DAsync_ptsz", CopyAsync),
+    row(Runtime, "cudaMemcpy3DAsync", CopyAsync, NO_ARG),
+    row(Runtime, "cudaMemcpy3DAsync_ptsz", CopyAsync, NO_ARG),
+    row(Runtime, "cudaMemcpyPeerAsync", CopyAsync, 4),
+    row(Runtime, "cudaMemcpyToSymbolAsync", CopyAsync, 2),
+    row(Runtime, "cudaMemcpyToSymbolAsync_ptsz", CopyAsync, 2),
+    row(Runtime, "cudaMemcpyFromSymbolAsync", CopyAsync, 2),
+    row(Runtime, "cudaMemcpyFromSymbolAsync_ptsz", CopyAsync, 2),
     row(Runtime, "cudaMalloc", Allocate, 1),
     row(Runtime, "cudaMallocAsync", Allocate, 1),
     row(Runtime, "cudaMallocAsync_ptsz", Allocate, 1),
@@ -123,8 +142,20 @@ pub const CATALOGUE: &[Row] = &[
     row(Driver, "cuMemcpyHtoD_v2_ptds", Copy, 2),
     row(Driver, "cuMemcpyDtoH_v2", Copy, 2),
     row(Driver, "cuMemcpyDtoH_v2_ptds", Copy, 2),
-    // Its sizes are in a structure: not looked at.
     row(Driver, "cuMemcpy2D_v2", Copy, NO_ARG),
+    row(Driver, "cuMemcpy2D_v2_ptds", Copy, NO_ARG),
+    row(Driver, "cuMemcpy2DUnaligned_v2", Copy, NO_ARG),
+    row(Driver, "cuMemcpy2DUnaligned_v2_ptds", Copy, NO_ARG),
+    row(Driver, "cuMemcpy3D_v2", Copy, NO_ARG),
+    row(Driver, "cuMemcpy3D_v2_ptds", Copy, NO_ARG),
+    row(Driver, "cuMemcpyPeer", Copy, 4),
+    row(Driver, "cuMemcpyPeer_ptds", Copy, 4),
+    row(Driver, "cuMemcpy2DAsync_v2", CopyAsync, NO_ARG),
+    row(Driver, "cuMemcpy2DAsync_v2_ptsz", CopyAsync, NO_ARG),
+    row(Driver, "cuMemcpy3DAsync_v2", CopyAsync, NO_ARG),
+    row(Driver, "cuMemcpy3DAsync_v2_ptsz", CopyAsync, NO_ARG),
+    row(Driver, "cuMemcpyPeerAsync", CopyAsync, 4),
+    row(Driver, "cuMemcpyPeerAsync_ptsz", CopyAsync, 4),
     row(Driver, "cuMemcpyAsync", CopyAsync, 2),
     row(Driver, "cuMemcpyAsync_ptsz", CopyAsync, 2),
     row(Driver, "cuMemcpyHtoDAsync_v2", CopyAsync, 2),
@@ -183,6 +214,8 @@ mod tests {
             ("cuMemCreate", 2),
             ("cudaMallocPitch", 4),
             ("cuMemRelease", 0),
+            ("cudaMemcpy2DAsync", 6),
+            ("cudaMemcpyPeer", 5),
         ] {
             assert_eq!(find(name).expect(name).arguments(), arguments, "{name}");
         }
