@@ -339,17 +339,14 @@ fn sites<'a>(
         best: (f64, u32),
         frame: FrameFact,
     }
-    let mut by_frame = BTreeMap::<(Option<String>, String), Sum>::new();
+    let mut by_frame = BTreeMap::<(Option<String>, Option<String>), Sum>::new();
     for (number, (faults, squares, samples)) in stacks {
         let Some(frame) = responsible(session, number) else {
             continue;
         };
-        let name = frame
-            .function
-            .clone()
-            .unwrap_or_else(|| format!("{:x}", frame.offset));
+        // Places without a name in one library are one: an address tells a reader nothing.
         let sum = by_frame
-            .entry((frame.module.clone(), name))
+            .entry((frame.module.clone(), frame.function.clone()))
             .or_insert_with(|| Sum {
                 faults: 0.0,
                 squares: 0.0,
@@ -392,13 +389,17 @@ pub fn frames(session: &Session, stack: u32) -> impl Iterator<Item = &FrameFact>
 }
 
 /// The frame of a stack that a reader can do something about: the first outside allocators and the C library, or
-/// where that has no name one of its next callers that has; the innermost one when all are inside.
+/// where that has no name one of its next callers that has, but for the interpreter, which calls everything; the innermost one when
+/// all are inside.
 pub fn responsible(session: &Session, stack: u32) -> Option<&FrameFact> {
     let mut outside = frames(session, stack).filter(|frame| !is_plumbing(frame));
     let first = outside.next();
     first
         .filter(|frame| frame.function.is_some())
-        .or_else(|| outside.take(CALLERS).find(|frame| frame.function.is_some()))
+        .or_else(|| {
+            let mut callers = outside.take(CALLERS);
+            callers.find(|frame| frame.function.is_some() && frame.class != PlaceClass::Python)
+        })
         .or(first)
         .or_else(|| frames(session, stack).next())
 }
@@ -444,6 +445,14 @@ pub fn name(frame: &FrameFact) -> String {
     match &frame.function {
         Some(function) => format!("{} ({module})", words::function(function)),
         None => format!("{module}+{:#x}", frame.offset),
+    }
+}
+
+/// A call site as people read it: of a library without names of functions that library.
+pub fn site_name(site: &Site) -> String {
+    match (&site.frame.function, &site.frame.module) {
+        (None, Some(module)) => module.clone(),
+        _ => name(&site.frame),
     }
 }
 

@@ -7,6 +7,7 @@ use trainprof_common::{
 
 use super::{
     facts::Facts,
+    spans::union,
     walk::{Walked, What},
 };
 use crate::{
@@ -14,6 +15,8 @@ use crate::{
     session::{Session, Thread},
 };
 
+/// Stacks of Python are not taken at the same time as samples of the clock: one that is this near belongs to them.
+const AROUND_NS: u64 = 10_000_000;
 /// Fewer samples than this say nothing about a stretch.
 const MIN_SAMPLES: usize = 25;
 
@@ -107,6 +110,19 @@ pub fn split(facts: &Facts, tid: u32, windows: &[(u64, u64)]) -> Split {
             ..Split::default()
         }
     }
+}
+
+/// Around samples of a thread that took memory, gave it back or faulted it in: what else was going on then.
+pub fn churning(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
+    let samples = facts.samples(tid).iter();
+    let churning = samples.filter(|sample| count(facts, [*sample].into_iter()).churn() > 0.0);
+    let spans = churning.map(|sample| {
+        (
+            sample.at.0.saturating_sub(AROUND_NS),
+            sample.at.0 + AROUND_NS,
+        )
+    });
+    union(spans.collect())
 }
 
 /// Nanoseconds of a walk in which threads ran whose samples are too few to tell what they did.

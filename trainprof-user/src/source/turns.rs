@@ -10,8 +10,12 @@ use crate::{
     time::KtimeNs,
 };
 
-/// All calls are counted for so long at first, whatever that costs: a first verdict needs them.
+/// All calls are counted for so long at first, whether there is room for that or not: a first verdict needs them.
 const FIRST_NS: f64 = 4_000_000_000.0;
+/// But while that slows the job down by more than this, for the shorter the more it does; a job of so many calls shows much in
+/// a second, which is how long it takes at least.
+const SLOWED: f64 = 0.04;
+const FIRST_AT_LEAST_NS: f64 = 1_000_000_000.0;
 /// Calls are counted for so long at a time, give or take [`JITTER`]: with steps of any length a turn sees another part each time.
 const TURN_NS: f64 = 500_000_000.0;
 const JITTER: f64 = 0.25;
@@ -84,6 +88,8 @@ pub struct Turns {
     /// Since when that, or else this turn, is so, and by which factor it is longer than usual.
     since: u64,
     jitter: f64,
+    /// How long the first turn is at most.
+    first_ns: f64,
     /// How long the last turn was: looks are up to a quarter of a second apart, and the rest after it is the longer for that.
     turn_ns: f64,
     /// Something went wrong: all are counted from now on.
@@ -103,12 +109,19 @@ impl Turns {
             hidden: None,
             since: began.0,
             jitter: 1.0,
+            first_ns: FIRST_NS,
             turn_ns: TURN_NS,
             stopped: false,
             ended: Hidden::default(),
             told: 0,
             untold: Vec::new(),
         }
+    }
+
+    /// Counting all calls takes this part of what the job's CPU time would be without.
+    pub fn slows(&mut self, slowed: f64) {
+        let longest = FIRST_NS * (SLOWED / slowed.max(SLOWED));
+        self.first_ns = longest.max(FIRST_AT_LEAST_NS);
     }
 
     /// Which calls are to be counted from `now` on, when there is room to count all for this share (0–1) of the time. `some`: whether in
@@ -125,7 +138,7 @@ impl Turns {
             Counted::All => {
                 let first = self.ended == Hidden::default();
                 let turn = if first {
-                    FIRST_NS
+                    self.first_ns
                 } else {
                     TURN_NS * self.jitter
                 };
@@ -257,6 +270,20 @@ mod tests {
         let mut told = Vec::new();
         turns.tell(now, &BTreeSet::new(), 0.0, &mut told);
         assert!(told.is_empty());
+    }
+
+    #[test]
+    fn the_first_turn_is_shorter_where_counting_slows_the_job_down() {
+        for (slowed, seconds) in [(0.0, 4.0), (0.04, 4.0), (0.08, 2.0), (0.25, 1.0)] {
+            let mut turns = Turns::new(KtimeNs(1), 7);
+            turns.slows(slowed);
+            let mut now = KtimeNs(1);
+            while turns.wanted(now, 0.0, true, false) == Counted::All {
+                now.0 += LOOK;
+            }
+            let lasted = now.since(KtimeNs(1)) as f64 / 1e9;
+            assert!((lasted - seconds).abs() <= 0.05, "{slowed}: {lasted} s");
+        }
     }
 
     #[test]

@@ -3,19 +3,22 @@
 use serde_json::json;
 use trainprof_common::op::{Class, Op};
 
-use super::{Answer, Look, asking::Asking, device_memory, look::rounded, memory_growth};
+use super::{Answer, Look, asking::Asking, device_memory, look, look::rounded, memory_growth};
 use crate::{
     analysis::{
         Kind,
         facts::Facts,
-        memory::{churn_sites, name},
-        running::{Split, split},
+        memory::{churn_sites, site_name},
+        python::Place,
+        running::{Split, churning, split},
         words,
     },
     session::Session,
 };
 
 const KIND: Kind = Kind::AllocationChurn;
+/// A function with at least this part (0–1) of the time is where it goes.
+const MOST: f64 = 0.5;
 /// Call sites that are told.
 const SITES: usize = 5;
 /// Fewer samples than this do not name a site.
@@ -148,6 +151,13 @@ pub(super) fn rule(look: &Look) -> Answer {
         if let Some(told) = device_memory::taken_again(look, evidence) {
             return told;
         }
+        let python = doer.zip(pid).map_or_else(Vec::new, |(tid, pid)| {
+            look.in_python(&[pid], Some(&churning(look.facts, tid)))
+        });
+        if !python.is_empty() {
+            evidence.insert("python", python.iter().map(look::python).collect());
+        }
+        let mostly = python.first().filter(|place| place.share >= MOST);
         let asking = Asking::of(look.session, pid);
         asking.tell(look.session, pid, evidence);
         let mapped = split.fault + split.memory_calls > split.allocator;
@@ -155,17 +165,22 @@ pub(super) fn rule(look: &Look) -> Answer {
             format!(
                 "; {} of the pages that are given back are first touched in {}",
                 words::percent(site.share),
-                name(&site.frame)
+                site_name(site)
             )
         });
         // Who asks most often is not who costs most where pages are the cost.
         let (said, at) = if mapped {
-            (touched, sites.first().map(|site| name(&site.frame)))
+            (touched, sites.first().map(site_name))
         } else {
             (asking.said(look.session), asking.place())
         };
+        // What a job's own code can change is its own function.
+        let at = mostly.map(Place::name).or(at);
+        let mostly = mostly.map_or_else(String::new, |place| {
+            format!("; {} of it in {}", words::percent(place.share), place.name())
+        });
         let summary = format!(
-            "{} in {}: {} of its CPU time in page faults, {} in mmap and munmap, {} in the allocator{said}",
+            "{} in {}: {} of its CPU time in page faults, {} in mmap and munmap, {} in the allocator{mostly}{said}",
             if doer.is_some_and(|tid| look.trainer.cast.producers.contains(&tid)) {
                 "the producers' time goes"
             } else {

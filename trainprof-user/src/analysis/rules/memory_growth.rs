@@ -89,7 +89,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         format!(
             "; {} of what is kept is first touched in {}",
             words::percent(first.share),
-            memory::name(&first.frame)
+            memory::site_name(first)
         )
     });
     Answer::Found(Finding {

@@ -2,7 +2,7 @@
 
 use super::{
     stories::{TRAINER, job},
-    tale::at,
+    tale::{Tale, at},
 };
 use crate::{
     analysis::{Analysis, Finding, analyse},
@@ -24,7 +24,10 @@ const CALLS: u64 = 8_000;
 /// A trainer that is in malloc for 6 of 20 samples and never faults; four of five blocks are of 48 bytes and for `tokenize`, the fifth
 /// is of 4 000 and for `collate`.
 fn small_blocks(windows: bool) -> Session {
-    let mut tale = job(0);
+    small_blocks_of(job(0), windows)
+}
+
+fn small_blocks_of(mut tale: Tale, windows: bool) -> Session {
     tale.place(1, "libtokenizers.so", PlaceClass::Other)
         .place(2, "libc.so.6", PlaceClass::Malloc);
     for n in 0..600 {
@@ -149,6 +152,39 @@ fn small_blocks_that_fault_no_page_have_sites_sizes_and_advice_of_their_own() {
     assert!(found.summary.contains(rate), "{}", found.summary);
     let quick = "80 % of blocks are given back within a millisecond";
     assert!(found.summary.contains(quick), "{}", found.summary);
+}
+
+/// Samples of its Python are in `encode` when memory is asked for, and else in `forward`.
+#[test]
+fn the_jobs_own_function_that_allocates_is_named() {
+    let mut tale = job(0);
+    let at = |from: u32, count: u32| {
+        (0..30).flat_map(move |turn| {
+            (from..from + count).map(move |n| f64::from(turn * 400 + n * 20 + 12))
+        })
+    };
+    tale.function(1, "/home/me/train.py", "encode")
+        .function(2, "/home/me/train.py", "forward")
+        .stack(1, &[1], TRAINER, at(0, 6))
+        .stack(2, &[2], TRAINER, at(6, 14));
+    let analysis = analyse(&small_blocks_of(tale, false));
+    let found = churn(&analysis);
+    let row = &found.evidence["python"][0];
+    assert_eq!(row["function"], "encode", "{row}");
+    assert!(
+        row["share"].as_f64().is_some_and(|share| share > 0.95),
+        "{row}"
+    );
+    assert!(
+        found.advice.starts_with("in encode (train.py:1): "),
+        "{}",
+        found.advice
+    );
+    assert!(
+        found.summary.contains("of it in encode (train.py:1)"),
+        "{}",
+        found.summary
+    );
 }
 
 #[test]

@@ -28,6 +28,20 @@ pub(super) const WORKER: u32 = 201;
 /// Stacks: through malloc and memset to `keep`, and to `churn`.
 pub(super) const KEEP: u32 = 1;
 const CHURN: u32 = 2;
+/// And two to a library without names of functions.
+const NAMELESS: u32 = 3;
+
+/// The interpreter calls everything: that it called a library says nothing.
+#[test]
+fn a_library_without_names_is_one_place() {
+    let kept =
+        |stack| move |memory: Memory| memory.faults(100, PageKind::Anonymous, stack, 50, true);
+    let session = kept(NAMELESS + 1)(kept(NAMELESS)(Memory::new())).session;
+    let sites = memory::kept_sites(&session, None, &[PageKind::Anonymous]);
+    let told: Vec<_> = sites.iter().map(memory::site_name).collect();
+    assert_eq!(told, ["arrays.so"]);
+    assert_eq!(sites[0].frame.function, None);
+}
 
 /// A job of 30 s with memory told second by second.
 pub(super) struct Memory {
@@ -50,6 +64,9 @@ impl Memory {
             (5, "python3.11", Some("main"), PlaceClass::Python),
             // A static function of a stripped library.
             (6, "model.so", None, PlaceClass::Other),
+            // Two more, of one without any names.
+            (7, "arrays.so", None, PlaceClass::Other),
+            (8, "arrays.so", None, PlaceClass::Other),
         ] {
             session.apply(&Record::Frame(FrameFact {
                 number,
@@ -64,6 +81,13 @@ impl Memory {
             session.apply(&Record::Stack(StackFact {
                 number,
                 frames: vec![1, 2, 6, caller, 5],
+                whole: true,
+            }));
+        }
+        for (number, caller) in [(NAMELESS, 7), (NAMELESS + 1, 8)] {
+            session.apply(&Record::Stack(StackFact {
+                number,
+                frames: vec![1, 2, caller, 5],
                 whole: true,
             }));
         }

@@ -25,7 +25,8 @@ impl Live {
     }
 
     /// Which calls there is room to count. `between`: an interval ends now.
-    pub(super) fn wanted_calls(&self, between: bool) -> Counted {
+    pub(super) fn wanted_calls(&mut self, between: bool) -> Counted {
+        self.turns.slows(self.allocs.slowed_by_counting());
         let some = self.some_calls.cost().is_some() && self.allocs.some_calls();
         let share = self.allocs.calls_share();
         self.turns.wanted(own::now(), share, some, between)
