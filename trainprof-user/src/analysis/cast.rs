@@ -249,7 +249,8 @@ fn loader_threads(
                 && to_step.ns as f64 >= WAITED_FOR * facts.walkable_ns() as f64
                 && to_step.ns / to_step.count >= MIN_WAIT_NS
                 && (busy(session, *tid) || brings(facts, *tid, trainer, step_tid))
-                && !called(facts, locks, *tid, step_tid);
+                && !called(facts, locks, *tid, step_tid)
+                && !saves(facts, *tid, trainer, step_tid);
             input || undriven || brief.contains(tid)
         })
         .collect();
@@ -369,11 +370,7 @@ fn ahead(facts: &Facts, locks: &BTreeMap<LockId, Lock>, own: &[u32], step_tid: u
     let mut found = Vec::new();
     let mut sure = false;
     for tid in own {
-        let writes = facts.session.thread(*tid).is_none_or(|thread| {
-            let activity = &thread.activity;
-            activity.file_write_bytes + activity.socket_write_bytes + activity.pipe_write_bytes > 0
-        });
-        if writes || !busy(facts.session, *tid) {
+        if facts.session.thread(*tid).is_none_or(writes) || !busy(facts.session, *tid) {
             continue;
         }
         let of_thread = room(facts, locks, *tid, step_tid);
@@ -402,6 +399,19 @@ fn busy(session: &Session, tid: u32) -> bool {
 /// Whether the main thread takes what another one brings from a queue, though that one hardly runs: it waits for something itself.
 fn brings(facts: &Facts, tid: u32, trainer: u32, step_tid: u32) -> bool {
     step_tid == trainer && python::waits(facts, step_tid, tid) == Some(Waits::ForAnItem)
+}
+
+/// Whether a thread writes somewhere what the main thread shares with it under a lock: state that is saved or published, say.
+fn saves(facts: &Facts, tid: u32, trainer: u32, step_tid: u32) -> bool {
+    step_tid == trainer
+        && facts.session.thread(tid).is_some_and(writes)
+        && python::waits(facts, step_tid, tid) == Some(Waits::ForALock)
+}
+
+/// Whether it writes to files, sockets or pipes.
+fn writes(thread: &Thread) -> bool {
+    let activity = &thread.activity;
+    activity.file_write_bytes + activity.socket_write_bytes + activity.pipe_write_bytes > 0
 }
 
 /// How often one thread ended another's waits, and how long those were (ns).

@@ -452,6 +452,7 @@ pub fn name(frame: &FrameFact) -> String {
 pub fn site_name(site: &Site) -> String {
     match (&site.frame.function, &site.frame.module) {
         (None, Some(module)) => module.clone(),
+        (None, None) => "code that is in no file".to_owned(),
         _ => name(&site.frame),
     }
 }

@@ -73,7 +73,7 @@ impl Scene<'_> {
             // Who is slow to take what is written makes no batches.
             WaitKind::Pipe if call(nr) == Call::Write => Kind::Unknown,
             WaitKind::Pipe | WaitKind::Poll | WaitKind::Futex if outsider != 0 && !producer => {
-                if self.is_twin(outsider) {
+                if self.likeness(outsider) == Some(Likeness::Same) {
                     Kind::Communication
                 } else {
                     Kind::InputCpu
@@ -90,11 +90,13 @@ impl Scene<'_> {
         if self.is_producer(tid) {
             return Kind::NetworkIo;
         }
-        if !self.cast.ranks.is_empty() || self.is_twin(outsider) {
+        let likeness = self.likeness(outsider);
+        if !self.cast.ranks.is_empty() || likeness == Some(Likeness::Same) {
             return Kind::Communication;
         }
         let own = |tid: u32| !self.is_producer(tid);
-        if !self.is_known(outsider) && exchanges(self.facts.session, self.cast.trainer, own) {
+        let may_be = !self.is_known(outsider) || likeness == Some(Likeness::ButNumbers);
+        if may_be && exchanges(self.facts.session, self.cast.trainer, own) {
             Kind::Communication
         } else {
             Kind::NetworkIo
@@ -107,27 +109,93 @@ impl Scene<'_> {
         matches!(session.outsiders.get(&outsider), Some((Some(pid), _)) if session.host.outsiders.contains_key(pid))
     }
 
-    /// Whether a thread outside the job runs the trainer's own command: another rank.
-    fn is_twin(&self, outsider: u32) -> bool {
+    /// How far a thread outside the job runs the trainer's own command.
+    fn likeness(&self, outsider: u32) -> Option<Likeness> {
         let session = self.facts.session;
         let Some((Some(pid), _)) = session.outsiders.get(&outsider) else {
-            return false;
+            return None;
         };
         let own = session
             .processes
             .get(&self.cast.trainer)
             .and_then(|process| process.seen.facts.as_ref())
             .map(|facts| &facts.command);
-        match (session.host.outsiders.get(pid), own) {
-            (Some(theirs), Some(own)) => {
-                !own.is_empty() && theirs.first() == own.first() && program(theirs) == program(own)
-            }
-            _ => false,
-        }
+        likeness(session.host.outsiders.get(pid)?, own?)
     }
+}
+
+/// How far two processes run the same command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Likeness {
+    /// The same program: another rank.
+    Same,
+    /// The same but for numbers in the name, or in the code that is given in its place, as the processes that Python's multiprocessing
+    /// spawns have numbers of pipes there: another rank if as much goes out to it as comes in.
+    ButNumbers,
+}
+
+fn likeness(theirs: &[String], own: &[String]) -> Option<Likeness> {
+    if own.is_empty() || theirs.first() != own.first() {
+        return None;
+    }
+    let (theirs, own) = (program(theirs), program(own));
+    if theirs == own {
+        return Some(Likeness::Same);
+    }
+    let plain = |name: &String| name.replace(|c: char| c.is_ascii_digit(), "");
+    (theirs.map(plain) == own.map(plain)).then_some(Likeness::ButNumbers)
 }
 
 /// The first argument that names a program or module, options left out.
 fn program(command: &[String]) -> Option<&String> {
     command.iter().skip(1).find(|word| !word.starts_with('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_run_the_same_command_but_for_numbers() {
+        let command = |words: &[&str]| {
+            words
+                .iter()
+                .map(|word| (*word).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let spawned = |pipe: u32| {
+            let code = format!(
+                "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6, pipe_handle={pipe})"
+            );
+            command(&[
+                "/usr/bin/python3",
+                "-B",
+                "-c",
+                &code,
+                "--multiprocessing-fork",
+            ])
+        };
+        for (theirs, own, told) in [
+            (
+                command(&["python3", "train.py"]),
+                command(&["python3", "-u", "train.py", "--rank", "1"]),
+                Some(Likeness::Same),
+            ),
+            (spawned(9), spawned(13), Some(Likeness::ButNumbers)),
+            (spawned(9), command(&["/usr/bin/python3", "train.py"]), None),
+            (
+                command(&["python3", "serve.py"]),
+                command(&["python3", "train.py"]),
+                None,
+            ),
+            (
+                command(&["node", "train.py"]),
+                command(&["python3", "train.py"]),
+                None,
+            ),
+            (command(&["python3", "train.py"]), command(&[]), None),
+        ] {
+            assert_eq!(likeness(&theirs, &own), told, "{theirs:?} {own:?}");
+        }
+    }
 }

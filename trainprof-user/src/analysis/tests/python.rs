@@ -272,6 +272,68 @@ fn a_lock_that_is_held_asleep_is_told_from_an_item_that_takes_time() {
     assert!((77..=80).contains(&steps), "{steps}");
 }
 
+/// Turns of 150 ms: 102 sleeps for 80 and then works for 70 on what the trainer wants after 90, and writes that to a file.
+fn publishing(waits_in: &str) -> Tale {
+    const PUBLISHER: u32 = 102;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, PUBLISHER)
+        .fileset(5, "/out", "ext4")
+        .function(1, SCRIPT, "main")
+        .function(2, waits_in, "wait")
+        .stack(
+            1,
+            &[2, 1],
+            TRAINER,
+            (0..50).map(|turn| f64::from(turn) * 150.0 + 120.0),
+        );
+    for turn in 0..50 {
+        let begin = f64::from(turn) * 150.0;
+        let (awake, end) = (begin + 80.0, begin + 150.0);
+        tale.wait(
+            PUBLISHER,
+            begin + 0.1,
+            awake,
+            FUTEX,
+            On::Futex(0x9f00),
+            By::Interrupt,
+        );
+        tale.wait(
+            TRAINER,
+            begin + 90.0,
+            end,
+            FUTEX,
+            On::Futex(0x7f00),
+            By::Thread(PUBLISHER),
+        );
+    }
+    tale.ops(
+        PUBLISHER,
+        10.0,
+        Op::Write,
+        Class::File,
+        5,
+        50,
+        50 << 20,
+        50.0,
+    );
+    tale
+}
+
+#[test]
+fn who_saves_under_a_lock_makes_no_batches() {
+    let lock = trainer(&publishing(SCRIPT), 7500.0);
+    sums_up(&lock);
+    assert!(lock.cast.producers.is_empty());
+    close(
+        share(&lock, Kind::Sleep),
+        0.0,
+        "what it does without the lock",
+    );
+    let item = trainer(&publishing("/usr/lib/python3.11/threading.py"), 7500.0);
+    assert!(item.cast.loader_threads.contains(&102));
+}
+
 #[test]
 fn a_function_under_which_no_framework_computes_is_not_the_model() {
     // 80 of 100 ms in `tok`; the model is too quick for clock samples to alternate.
