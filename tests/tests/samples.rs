@@ -310,7 +310,8 @@ fn a_program_of_another_mount_namespace_has_its_functions() {
     let target = data.folder("inside");
     let mut command = Command::new(program("inns"));
     command.arg(&source).arg(&target);
-    command.arg(target.join("spender")).args(["-", "2"]);
+    command.arg(target.join("spender"));
+    command.arg("-").arg(SECONDS.to_string());
     let workload = Workload::spawn(command);
     let inside = children(workload.pid());
     let seen = observe_with(workload, inside[0], &[]);

@@ -360,7 +360,11 @@ fn add_wait(
 /// Counts the time that a page fault on a file kept its thread off the CPU.
 #[inline(always)]
 pub fn fault_wait(tid: u32, object: &Object, ns: u64) {
-    add_fault_wait(u64::from(tid) << 32 | u64::from(object.class), object.dev, ns);
+    add_fault_wait(
+        u64::from(tid) << 32 | u64::from(object.class),
+        object.dev,
+        ns,
+    );
 }
 
 // `who` is thread and class. Rare: a page fault that sleeps.

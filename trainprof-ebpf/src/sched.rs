@@ -26,8 +26,8 @@ use crate::{
     follow::thread,
     irq,
     kernel::{
-        counter, current_ids, current_task, fact, fault_number, member, offset, syscall_arg, syscall_nr,
-        user_regs,
+        counter, current_ids, current_task, fact, fault_number, member, offset, syscall_arg,
+        syscall_nr, user_regs,
     },
     maps::{Control, control, syscall},
     object,
@@ -186,7 +186,8 @@ unsafe fn blocked_on(state: &mut ThreadState, task: *const c_void, why: u32) {
         state.nr = if frozen { NR_STOPPED } else { NR_FAULT };
         // Other faults wait for the memory map that another thread changes, or for memory: for no file.
         // SAFETY: a typed pointer.
-        let on_file = state.iowait != 0 || unsafe { fault_number(task) } == Some(state.filling_fault);
+        let on_file =
+            state.iowait != 0 || unsafe { fault_number(task) } == Some(state.filling_fault);
         state.object = if !frozen && on_file {
             state.fault_object
         } else {
