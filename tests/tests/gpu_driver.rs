@@ -154,6 +154,10 @@ fn what_the_driver_says_is_recorded() {
 fn what_a_device_counts_comes_before_its_samples() {
     let name = "what_a_device_counts_comes_before_its_samples";
     let Some(_turn) = root_test(name) else { return };
+    // Late answers count less than samples that came meanwhile.
+    if left_out_in_vm(name, "a driver that answers in time") {
+        return;
+    }
     let driver = Driver::new("gpm 1\ndevice 0 util 50\ndevice 0 pcie 2048 4096\n");
     let (facts, ended) = driver.facts(3.0);
     let mut checks = Checks::new();
