@@ -1,6 +1,7 @@
 //! Opens, reads, stats and listings of real files against what the workload counted.
 
 use serde_json::Value;
+use trainprof_common::fileset::EXT_BYTES;
 use trainprof_tests::env::{in_vm, root_test, skip};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
@@ -189,13 +190,12 @@ fn extensions_of_every_length_are_told() {
     let Some(_turn) = root_test("extensions_of_every_length_are_told") else {
         return;
     };
-    const LONGEST: usize = 15;
     let data = Data::new();
     let folder = data.files("mixed", 0, "", |_| 0);
     let stems = ["a", "abcd", "name.of", "a-name-of-many-letters"];
     let letters = "bcdfghjklmnpqrst";
     let mut names = Vec::new();
-    for len in 1..=LONGEST + 1 {
+    for len in 1..=EXT_BYTES + 1 {
         names.extend(stems.map(|stem| format!("{stem}.{}", &letters[..len])));
     }
     let none = [
@@ -220,11 +220,11 @@ fn extensions_of_every_length_are_told() {
             .find(|row| row["extension"] == extension)
             .map_or(0, |row| u64_at(row, "/opens"))
     };
-    for len in 1..=LONGEST {
+    for len in 1..=EXT_BYTES {
         let extension = &letters[..len];
         checks.exact(extension, stems.len() as u64, opens(extension));
     }
-    // Directories count as files without an extension do not.
+    // The directory itself, which is listed before, is another set.
     let without = (stems.len() + none.len()) as u64;
     checks.exact("none", without, opens(""));
     checks.done();

@@ -193,7 +193,7 @@ fn each_table_that_is_full_is_a_loss_of_its_own() {
         &unmatched,
         Workload::start(unmatched.workload, unmatched.options),
     );
-    // Its read began before the watch, and its descriptor is gone when it returns.
+    // Its read began before the watch, and its descriptor is gone when it returns: nothing has to be taken away.
     let unresolved = Lack {
         reason: "unresolved-descriptor",
         variable: "TRAINPROF_ROOM",
