@@ -22,8 +22,9 @@ for source in "$here"/*.c; do
     case $name in
     pyspend | counter | cached) build "$name" "$name.so" -shared -fPIC ;;
     slab) build slab slab.so -shared -fPIC -fno-builtin && build slab other.so -shared -fPIC -fno-builtin ;;
+    torchlike) build torchlike libtorch_cpu.so -shared -fPIC ;;
     # They load libraries.
-    unsettle | cacher) build "$name" "$name" ;;
+    unsettle | cacher | passes) build "$name" "$name" ;;
     *) build "$name" "$name" -static ;;
     esac
 done

@@ -1,4 +1,4 @@
-//! Calls into the GPU's runtime: what a probe is told of the function that it sits on.
+//! Calls into the GPU's runtime, and backward passes: what a probe is told of the function that it sits on.
 
 /// Functions that can be told apart in one watch.
 pub const MAX_FUNCTIONS: usize = 256;
@@ -18,6 +18,9 @@ pub enum CallKind {
     CopyAsync = 2,
     Allocate = 3,
     Free = 4,
+    /// Begins a backward pass. Told by its beginning alone, with the stack pointer for its bytes: a probe at the return of what may
+    /// throw an exception would stop the program.
+    Backward = 5,
 }
 
 impl CallKind {
@@ -29,6 +32,7 @@ impl CallKind {
             2 => Some(Self::CopyAsync),
             3 => Some(Self::Allocate),
             4 => Some(Self::Free),
+            5 => Some(Self::Backward),
             _ => None,
         }
     }

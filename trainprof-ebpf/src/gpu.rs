@@ -14,7 +14,7 @@ use aya_ebpf::{
 use trainprof_common::{
     arch,
     event::{GpuCallEvent, Kind},
-    gpu::{Call, Function, MAX_FUNCTIONS},
+    gpu::{Call, CallKind, Function, MAX_FUNCTIONS},
     loss::Loss,
 };
 
@@ -65,6 +65,20 @@ pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
     let (_, tid) = current_ids();
     // SAFETY: the probe's context is the registers.
     let sp: u64 = unsafe { member(ctx.as_ptr(), arch::REGS_SP as u32) };
+    // What is called inside it are calls of their own.
+    if function.kind == CallKind::Backward as u8 {
+        let call = Call {
+            // SAFETY: clock helper.
+            from: unsafe { bpf_ktime_get_ns() },
+            sp,
+            bytes: sp,
+            function: function.number,
+            kind: function.kind,
+            pad: [0; 5],
+        };
+        send(tid, &call, call.from);
+        return 0;
+    }
     // SAFETY: copied out at once; only this thread writes its entry.
     if let Some(outer) = unsafe { GPU_CALLS.get(tid) }
         && outer.sp > sp

@@ -11,7 +11,7 @@ const MOST_ERRORS: f64 = 2.0;
 /// How sure steps are that no second clock counts, against those that one does.
 const UNCHECKED: f64 = 0.85;
 /// Two clocks that differ by this part or less count the same.
-const SAME: f64 = 0.02;
+pub(super) const SAME: f64 = 0.02;
 
 /// What steps were found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Clock {
     GpuSync,
     /// The trainer waited for other ranks.
     Collectives,
+    /// The trainer began a backward pass.
+    BackwardPass,
     /// The trainer, computing alone, made the same calls again.
     OwnCalls,
 }
@@ -45,6 +47,7 @@ impl Clock {
             Self::OwnThread => "own-thread",
             Self::GpuSync => "gpu-sync",
             Self::Collectives => "collectives",
+            Self::BackwardPass => "backward-pass",
             Self::OwnCalls => "own-calls",
         }
     }

@@ -9,7 +9,7 @@ use super::{
     timeline::{Item, line, timeline},
 };
 use crate::{
-    record::fact::{GpuCallKind, ObjectFact, SampleFact, TouchFact},
+    record::fact::{BackwardFact, GpuCallKind, ObjectFact, SampleFact, TouchFact},
     session::{Segment, Session, Thread, history::Residual},
 };
 
@@ -32,6 +32,7 @@ pub struct Facts<'a> {
     segments: Vec<&'a Segment>,
     timelines: HashMap<u32, Vec<Item>>,
     calls: HashMap<u32, Vec<Call>>,
+    passes: HashMap<u32, Vec<BackwardFact>>,
     samples: HashMap<u32, Vec<SampleFact>>,
     touches: HashMap<u32, Vec<TouchFact>>,
     /// What threads of the job ended each other's waits on.
@@ -45,6 +46,7 @@ impl<'a> Facts<'a> {
         let segments: Vec<&Segment> = session.history.segments().collect();
         let mut waits = HashMap::<u32, Vec<_>>::new();
         let mut calls = HashMap::<u32, Vec<Call>>::new();
+        let mut passes = HashMap::<u32, Vec<BackwardFact>>::new();
         let mut samples = HashMap::<u32, Vec<SampleFact>>::new();
         let mut touches = HashMap::<u32, Vec<TouchFact>>::new();
         for segment in &segments {
@@ -52,6 +54,9 @@ impl<'a> Facts<'a> {
                 let mut wait = *wait;
                 wait.object = interpreters(session, wait.tid, &wait.object);
                 waits.entry(wait.tid).or_default().push(wait);
+            }
+            for pass in &segment.passes {
+                passes.entry(pass.tid).or_default().push(*pass);
             }
             for call in &segment.calls {
                 calls.entry(call.tid).or_default().push(Call {
@@ -69,6 +74,9 @@ impl<'a> Facts<'a> {
             }
         }
         calls.values_mut().for_each(outermost);
+        for passes in passes.values_mut() {
+            passes.sort_by_key(|pass| pass.at);
+        }
         samples
             .values_mut()
             .for_each(|samples| samples.sort_by_key(|sample| sample.at));
@@ -84,6 +92,7 @@ impl<'a> Facts<'a> {
             session,
             timelines,
             calls,
+            passes,
             samples,
             touches,
             handed: handed(session),
@@ -145,6 +154,11 @@ impl<'a> Facts<'a> {
     /// A thread's calls into the GPU's runtime, in order, none inside another.
     pub fn calls(&self, tid: u32) -> &[Call] {
         self.calls.get(&tid).map_or(&[], Vec::as_slice)
+    }
+
+    /// The backward passes that a thread began, in order.
+    pub fn passes(&self, tid: u32) -> &[BackwardFact] {
+        self.passes.get(&tid).map_or(&[], Vec::as_slice)
     }
 
     /// A thread's samples, in order.

@@ -33,6 +33,7 @@ pub mod messages;
 mod multiples;
 mod own_thread;
 pub mod pace;
+mod passes;
 pub mod phases;
 mod pieces;
 pub mod polling;

@@ -9,7 +9,7 @@ use super::{
     bursts::{bursts, own_times},
     cast::Cast,
     causes::Scene,
-    clock::{MIN_STEPS, build},
+    clock::{MIN_STEPS, SAME, build},
     collectives::collectives,
     facts::Facts,
     loaders::training_only,
@@ -17,6 +17,7 @@ use super::{
     messages::{Channel, began, hand_overs, is_one_of, reads, requests, taken_from_to},
     multiples::filled,
     own_thread::own_thread,
+    passes::outer,
     phases::renewals,
     pieces::{one_from_each, whole_batches, whole_from_helper},
     polling::is_polled,
@@ -48,6 +49,10 @@ const POLLS: f64 = 0.4;
 const ONE_KIND: f64 = 0.75;
 /// Part (0–1) of the watch that batches which the step thread makes itself must cover.
 const ALL_THROUGH: f64 = 0.5;
+/// Where there are so many times as many backward passes, the GPU is not waited for in each step.
+const SELDOM: f64 = 1.5;
+/// Part (0–1) of the watch in which backward passes are seen that count against other clocks.
+const SEEN: f64 = 0.9;
 /// How far from a whole number of times as many bursts as calls of one kind may be, as a part of it.
 const IN_TURN: f64 = 0.03;
 /// Times and checkpoints whose numbers differ by this part or less are the same.
@@ -62,6 +67,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         from_gpu(facts, cast),
         from_queue(facts, cast, scene),
         from_own_batches(facts, scene),
+        from_backward(facts, cast),
         from_collectives(facts, cast, scene, walked),
         from_own_calls(facts, cast, scene),
     ];
@@ -74,6 +80,12 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         .iter()
         .position(|steps| !are_lumps(facts, cast, steps))?;
     let mut steps = found.remove(first);
+    let passes = found
+        .iter_mut()
+        .find(|other| other.clock == Clock::BackwardPass && contradict(facts, other, &steps));
+    if let Some(passes) = passes {
+        std::mem::swap(passes, &mut steps);
+    }
     let others = found.iter();
     steps.compare(
         others
@@ -81,6 +93,17 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
             .collect(),
     );
     Some(steps)
+}
+
+/// Whether backward passes, seen all through the watch, are neither as many as these steps nor several to each: a model with several
+/// losses, and a batch that is worked off in parts, have as many to each. Else parts of batches were counted, or batches that nothing was
+/// learned from, or some were missed.
+fn contradict(facts: &Facts, passes: &Steps, steps: &Steps) -> bool {
+    let covered: u64 = passes.spans.iter().map(|(from, to)| to - from).sum();
+    let each = passes.spans.len() as f64 / steps.spans.len() as f64;
+    let whole = each.round().max(1.0);
+    let off = if whole > 1.0 { IN_TURN } else { SAME };
+    covered as f64 >= SEEN * facts.walkable_ns() as f64 && (each - whole).abs() > off * whole
 }
 
 /// Whether most of what the step thread computes falls into few turns, many times as much into each as into a usual one: then
@@ -318,6 +341,12 @@ fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
     (covered as f64 >= ALL_THROUGH * facts.walkable_ns() as f64).then_some(steps)
 }
 
+/// Backward passes that the step thread begins.
+fn from_backward(facts: &Facts, cast: &Cast) -> Option<Steps> {
+    let times = outer(facts.passes(cast.step_tid));
+    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::BackwardPass, times, None))
+}
+
 /// Calls that the step thread makes at even intervals, where nothing better is there: less sure than the others.
 fn from_own_calls(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     let pulse = pulse(facts, cast.step_tid, scene.checkpoints())
@@ -363,6 +392,11 @@ fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
         .map(|call| call.to)
         .collect();
     let times = one_by_one(facts, cast.step_tid, &times).unwrap_or_else(|| apart(times));
+    // It may ask for the loss of each tenth step.
+    let passes = outer(facts.passes(cast.step_tid)).len();
+    if passes as f64 > SELDOM * times.len() as f64 {
+        return None;
+    }
     (times.len() >= MIN_STEPS).then(|| build(facts, Clock::GpuSync, times, None))
 }
 

@@ -112,20 +112,18 @@ impl Probes {
             |error: &io::Error| tracing::info!(%error, "a clock of our own cannot be opened");
         let fault_edge = FaultEdge::open().inspect_err(cannot).ok();
         let interrupt = Interrupt::open().inspect_err(cannot).ok();
-        let calls = limits.gpu_calls.then(|| CallProbes::start(&mut ebpf));
-        let calls = match calls {
-            Some(Ok(calls)) => {
+        let calls = match CallProbes::start(&mut ebpf, limits.gpu_calls) {
+            Ok(calls) => {
                 attached.extend([calls::ENTRY, calls::RETURN]);
                 Some(calls)
             }
-            Some(Err(reason)) => {
+            Err(reason) => {
                 skipped.push(Skipped {
                     what: "gpu-calls".to_owned(),
                     reason,
                 });
                 None
             }
-            None => None,
         };
         let alloc = limits
             .alloc

@@ -10,7 +10,10 @@ pub use super::{
         AllocCalibrationFact, AllocCallsFact, AllocFrame, AllocLifetimesFact, AllocSiteFact,
         AllocWindowFact, AllocatorFact, GovernorFact,
     },
-    gpu::{GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMetric, GpuProcessFact, GpuSampleFact},
+    gpu::{
+        BackwardFact, GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMetric, GpuProcessFact,
+        GpuSampleFact,
+    },
     pressure::{
         CgroupMemorySample, CgroupPressureSample, HostSample, PressureTotals, ProcessSample,
         QuotaSample, SocketFact,
@@ -138,6 +141,7 @@ pub enum Record {
     },
     /// Before the [`Interval`] whose operations they are of.
     OpLatencies(Vec<OpLatency>),
+    Backward(BackwardFact),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

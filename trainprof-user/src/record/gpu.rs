@@ -101,3 +101,12 @@ pub struct GpuCallFact {
     /// Number of a [`super::Record::GpuFunction`].
     pub function: u32,
 }
+
+/// A backward pass begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackwardFact {
+    pub at: KtimeNs,
+    pub tid: u32,
+    /// Stack pointer: of a pass inside another one it is lower.
+    pub sp: u64,
+}

@@ -6,7 +6,9 @@ use trainprof_common::thread::NR_PREEMPTED;
 
 use super::threads::WaitId;
 use crate::{
-    record::fact::{GpuCallFact, Interval, SampleFact, ThreadTotals, TouchFact, WaitFact},
+    record::fact::{
+        BackwardFact, GpuCallFact, Interval, SampleFact, ThreadTotals, TouchFact, WaitFact,
+    },
     time::KtimeNs,
 };
 
@@ -46,6 +48,7 @@ pub struct Segment {
     pub touches: Vec<TouchFact>,
     pub samples: Vec<SampleFact>,
     pub calls: Vec<GpuCallFact>,
+    pub passes: Vec<BackwardFact>,
     pub residuals: BTreeMap<u32, Residual>,
 }
 
@@ -64,6 +67,7 @@ impl Segment {
                 .calls
                 .extract_if(.., |call| call.from.0 + call.ns > at.0)
                 .collect(),
+            passes: self.passes.extract_if(.., |pass| pass.at > at).collect(),
             ..Self::default()
         }
     }
@@ -74,6 +78,7 @@ impl Segment {
         self.touches.shrink_to_fit();
         self.samples.shrink_to_fit();
         self.calls.shrink_to_fit();
+        self.passes.shrink_to_fit();
     }
 
     /// What it weighs: rows of residuals count as well.
@@ -83,6 +88,7 @@ impl Segment {
             + self.touches.len()
             + self.samples.len()
             + self.calls.len()
+            + self.passes.len()
     }
 }
 
@@ -111,6 +117,10 @@ impl History {
 
     pub(super) fn call(&mut self, fact: GpuCallFact) {
         self.open.calls.push(fact);
+    }
+
+    pub(super) fn backward(&mut self, fact: BackwardFact) {
+        self.open.passes.push(fact);
     }
 
     /// Closes an interval. `before` gives a thread's totals at its beginning. Not `whole`: calls of trainers were not counted all through

@@ -249,6 +249,7 @@ impl Lives {
             Record::Sample(sample) => at(&mut sample.tid, sample.at),
             Record::GpuProcess(process) => at(&mut process.pid, process.at),
             Record::GpuCall(call) => at(&mut call.tid, call.from),
+            Record::Backward(pass) => at(&mut pass.tid, pass.at),
             Record::ProcessMemory(sample) => at(&mut sample.pid, sample.at),
             Record::Fault(fault) => {
                 at(&mut fault.pid, fault.at);

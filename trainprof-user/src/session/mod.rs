@@ -155,6 +155,7 @@ impl Session {
             Record::Touch(touch) => self.history.touch(*touch),
             Record::Sample(sample) => self.history.sample(*sample),
             Record::GpuCall(call) => self.history.call(call.clone()),
+            Record::Backward(pass) => self.history.backward(*pass),
             Record::Place(place) => {
                 self.places.insert(place.number, place.clone());
             }

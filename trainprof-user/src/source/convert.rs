@@ -14,8 +14,8 @@ use crate::{
     event,
     record::Record,
     record::fact::{
-        Counters, GpuCallFact, GpuCallKind, HistSum, ObjectFact, OpLatency, OpSum, ThreadEnd,
-        ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
+        BackwardFact, Counters, GpuCallFact, GpuCallKind, HistSum, ObjectFact, OpLatency, OpSum,
+        ThreadEnd, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
     },
     time::KtimeNs,
 };
@@ -183,16 +183,23 @@ pub(super) fn thread_end(key: &EndedKey, ended: &EndedThread) -> ThreadEnd {
     }
 }
 
-/// A call into the GPU's runtime; `None` when its kind is none.
-pub(super) fn gpu_call(call: &GpuCallEvent) -> Option<GpuCallFact> {
-    Some(GpuCallFact {
+/// A call into the GPU's runtime, or a backward pass; `None` when its kind is none.
+pub(super) fn call(call: &GpuCallEvent) -> Option<Record> {
+    if call.what == CallKind::Backward as u32 {
+        return Some(Record::Backward(BackwardFact {
+            at: KtimeNs(call.from),
+            tid: call.tid,
+            sp: call.bytes,
+        }));
+    }
+    Some(Record::GpuCall(GpuCallFact {
         tid: call.tid,
         from: KtimeNs(call.from),
         ns: call.ns,
         kind: gpu_call_kind(call.what)?,
         bytes: call.bytes,
         function: call.function,
-    })
+    }))
 }
 
 /// A call that is under way at the end of the watch: as long as it was seen.
@@ -214,6 +221,7 @@ fn gpu_call_kind(number: u32) -> Option<GpuCallKind> {
         CallKind::CopyAsync => GpuCallKind::CopyAsync,
         CallKind::Allocate => GpuCallKind::Allocate,
         CallKind::Free => GpuCallKind::Free,
+        CallKind::Backward => return None,
     })
 }
 

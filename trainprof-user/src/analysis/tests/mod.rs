@@ -14,6 +14,7 @@ pub(crate) mod gpu_unseen;
 mod locks;
 mod memory;
 mod on_gpu;
+mod passes;
 mod pieces;
 mod python;
 mod ranks;

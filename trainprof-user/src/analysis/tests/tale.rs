@@ -16,7 +16,7 @@ use crate::{
             PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact, SampleFact, Start,
             ThreadSeen, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
         },
-        gpu::{GpuCallFact, GpuCallKind},
+        gpu::{BackwardFact, GpuCallFact, GpuCallKind},
     },
     session::Session,
     time::KtimeNs,
@@ -70,6 +70,7 @@ pub struct Tale {
     outsiders: Vec<Record>,
     stacked: Vec<PySampleFact>,
     gpu_calls: Vec<GpuCallFact>,
+    passes: Vec<BackwardFact>,
     places: Vec<PlaceFact>,
     samples: Vec<SampleFact>,
     ends: Vec<Record>,
@@ -374,6 +375,22 @@ impl Tale {
         self
     }
 
+    /// A backward pass of the thread begins.
+    pub fn backward(&mut self, tid: u32, ms: f64) -> &mut Self {
+        self.passes.push(BackwardFact {
+            at: KtimeNs(at(ms)),
+            tid,
+            sp: 0x7fff_0000,
+        });
+        self
+    }
+
+    /// Passes before that time were not seen.
+    pub fn passes_from(&mut self, ms: f64) -> &mut Self {
+        self.passes.retain(|pass| pass.at.0 >= at(ms));
+        self
+    }
+
     /// Something that clock samples hit.
     pub fn place(&mut self, number: u32, module: &str, class: PlaceClass) -> &mut Self {
         self.places.push(PlaceFact {
@@ -467,6 +484,7 @@ impl Tale {
         stacked.sort_by_key(|sample| sample.at);
         out.extend(stacked.into_iter().map(Record::PySample));
         out.extend(self.gpu_calls.iter().cloned().map(Record::GpuCall));
+        out.extend(self.passes.iter().copied().map(Record::Backward));
         out.extend(self.processes.iter().cloned().map(Record::Process));
         out.extend(self.threads.iter().cloned().map(Record::Thread));
         out.extend(self.filesets.iter().cloned().map(Record::Fileset));

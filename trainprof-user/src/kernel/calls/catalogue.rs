@@ -1,4 +1,4 @@
-//! Which functions of the GPU's runtime are watched, and what their arguments say.
+//! Which functions of the GPU's runtime, and of the framework, are watched, and what their arguments say.
 //!
 //! Only what waits, copies, allocates or frees: launches are too many. Names and arguments are those of
 //! cuda_runtime_api.h and cuda.h. `_ptsz` and `_ptds` are the forms for programs built with a default stream per thread.
@@ -12,13 +12,23 @@
 //! outermost is told. The driver's are for whoever passes the runtime by (XLA, NCCL, expandable segments of PyTorch); where they are
 //! called often and tell nothing new they are let go.
 
+//!
+//! Of PyTorch one: every backward pass begins in it, called by Python or by C++. It is exported by this name since 1.8 (checked: 1.13 and
+//! 2.15). What it calls for checkpointed parts of a model calls it again, deeper in the stack.
+
 use trainprof_common::gpu::{CallKind, NO_ARG};
+
+/// What is missing from a report where a probe is.
+pub const GPU_CALLS: &str = "gpu-calls";
+pub const BACKWARD_PASSES: &str = "backward-passes";
 
 /// A library by the beginning of its file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Library {
     Runtime,
     Driver,
+    /// PyTorch's, with what runs on GPUs or not.
+    Framework,
 }
 
 impl Library {
@@ -33,9 +43,18 @@ impl Library {
             Some(Self::Runtime)
         } else if has("libcuda") {
             Some(Self::Driver)
+        } else if has("libtorch_cpu") {
+            Some(Self::Framework)
         } else {
             None
         }
+    }
+}
+
+impl Library {
+    /// Whether it is one of the GPU's.
+    pub fn is_of_gpu(self) -> bool {
+        self != Self::Framework
     }
 }
 
@@ -51,6 +70,19 @@ pub struct Row {
 }
 
 impl Row {
+    /// What its calls are in what is missing from a report.
+    pub fn title(&self) -> String {
+        match self.library {
+            Library::Framework => BACKWARD_PASSES.to_owned(),
+            Library::Runtime | Library::Driver => format!("{GPU_CALLS}: {}", self.name),
+        }
+    }
+
+    /// Whether calls are told when they return: else when they begin.
+    pub fn returns(&self) -> bool {
+        self.kind != Backward
+    }
+
     /// How many of its arguments, the first ones, are read.
     pub fn arguments(&self) -> usize {
         [self.size, self.times]
@@ -80,8 +112,8 @@ const fn row(library: Library, name: &'static str, kind: CallKind, size: u8) -> 
     }
 }
 
-use CallKind::{Allocate, Copy, CopyAsync, Free, Synchronise};
-use Library::{Driver, Runtime};
+use CallKind::{Allocate, Backward, Copy, CopyAsync, Free, Synchronise};
+use Library::{Driver, Framework, Runtime};
 
 /// Every function.
 pub const CATALOGUE: &[Row] = &[
@@ -183,6 +215,13 @@ pub const CATALOGUE: &[Row] = &[
     row(Driver, "cuMemFreeHost", Free, NO_ARG),
     row(Driver, "cuMemHostRegister_v2", Allocate, 1),
     row(Driver, "cuMemHostUnregister", Free, NO_ARG),
+    // torch::autograd::Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs)
+    row(
+        Framework,
+        "_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_",
+        Backward,
+        NO_ARG,
+    ),
 ];
 
 #[cfg(test)]
@@ -203,6 +242,9 @@ mod tests {
             ("libcudart.txt", None),
             ("libcudnn.so.9", None),
             ("libcuda", None),
+            ("libtorch_cpu.so", Some(Framework)),
+            ("libtorch_cpu.so.1.13", Some(Framework)),
+            ("libtorch_cuda.so", None),
         ] {
             assert_eq!(Library::of(name), library, "{name}");
         }

@@ -3,8 +3,14 @@
 use std::{collections::BTreeMap, fs::File, io};
 
 use object::{
-    LittleEndian, Object, ObjectSegment, ObjectSymbol,
-    read::{ReadCache, ReadRef, elf::ElfFile64},
+    LittleEndian,
+    elf::{FileHeader64, PT_LOAD, SHN_UNDEF, SHT_DYNSYM, Sym64, gnu_hash},
+    read::{
+        self, ReadCache, ReadRef,
+        elf::{
+            FileHeader as _, GnuHashTable, ProgramHeader as _, Sym as _, SymbolTable, VersionTable,
+        },
+    },
 };
 
 use crate::arch::{Emulates, Spot, spot};
@@ -30,23 +36,24 @@ pub fn sites<'w>(
     emulates: Emulates,
 ) -> io::Result<BTreeMap<&'w str, Site>> {
     let cache = ReadCache::new(file);
-    let elf = ElfFile64::<LittleEndian, _>::parse(&cache).map_err(io::Error::other)?;
-    let exported: BTreeMap<&str, (u64, u64)> = elf
-        .dynamic_symbols()
-        .filter(|symbol| symbol.is_definition() && symbol.address() != 0)
-        .filter_map(|symbol| Some((symbol.name().ok()?, (symbol.address(), symbol.size()))))
-        .collect();
+    let data = &cache;
+    let header = FileHeader64::<LittleEndian>::parse(data).map_err(io::Error::other)?;
+    let segments = header
+        .program_headers(LittleEndian, data)
+        .map_err(io::Error::other)?;
+    let exported = Exported::read(header, data).map_err(io::Error::other)?;
     let mut taken = Vec::new();
     let mut out = BTreeMap::new();
     for (name, arguments) in wanted {
-        let Some(&(address, size)) = exported.get(name) else {
+        let Some((address, size)) = exported.find(name) else {
             continue;
         };
-        let Some((offset, room)) = elf.segments().find_map(|segment| {
-            let (start, len) = segment.file_range();
-            let inside = address.checked_sub(segment.address())?;
+        let Some((offset, room)) = segments.iter().find_map(|segment| {
+            let (start, len) = segment.file_range(LittleEndian);
+            let inside = address.checked_sub(segment.p_vaddr(LittleEndian))?;
             let room = len.checked_sub(inside).filter(|room| *room > 0)?;
-            Some((start + inside, room))
+            let loaded = segment.p_type(LittleEndian) == PT_LOAD;
+            loaded.then_some((start + inside, room))
         }) else {
             continue;
         };
@@ -58,7 +65,7 @@ pub fn sites<'w>(
             0 => UNKNOWN_LENGTH,
             size => size.min(MOST_BYTES),
         };
-        let body = (&cache)
+        let body = data
             .read_bytes_at(offset, length.min(room))
             .unwrap_or_default();
         let Spot {
@@ -74,6 +81,57 @@ pub fn sites<'w>(
         );
     }
     Ok(out)
+}
+
+/// A library's exported functions.
+enum Exported<'data, R: ReadRef<'data>> {
+    /// By the table that the dynamic linker looks in: a framework exports tens of thousands.
+    Hashed(
+        GnuHashTable<'data, FileHeader64<LittleEndian>>,
+        SymbolTable<'data, FileHeader64<LittleEndian>, R>,
+    ),
+    /// Address and size by name, where there is no such table.
+    Listed(BTreeMap<&'data str, (u64, u64)>),
+}
+
+impl<'data, R: ReadRef<'data>> Exported<'data, R> {
+    fn read(header: &FileHeader64<LittleEndian>, data: R) -> read::Result<Self> {
+        let sections = header.sections(LittleEndian, data)?;
+        let symbols = sections.symbols(LittleEndian, data, SHT_DYNSYM)?;
+        if let Some((hashed, _)) = sections.gnu_hash(LittleEndian, data)? {
+            return Ok(Self::Hashed(hashed, symbols));
+        }
+        let name = |symbol: &'data Sym64<LittleEndian>| {
+            let name = symbol.name(LittleEndian, symbols.strings()).ok()?;
+            str::from_utf8(name).ok()
+        };
+        Ok(Self::Listed(
+            symbols
+                .iter()
+                .filter_map(|symbol| Some((name(symbol)?, at(symbol)?)))
+                .collect(),
+        ))
+    }
+
+    /// Address and size of a function, in bytes.
+    fn find(&self, name: &str) -> Option<(u64, u64)> {
+        match self {
+            Self::Hashed(hashed, symbols) => {
+                let name = name.as_bytes();
+                let any = VersionTable::default();
+                let found = hashed.find(LittleEndian, name, gnu_hash(name), None, symbols, &any);
+                found.and_then(|(_, symbol)| at(symbol))
+            }
+            Self::Listed(listed) => listed.get(name).copied(),
+        }
+    }
+}
+
+/// Address and size of what a library defines, in bytes.
+fn at(symbol: &Sym64<LittleEndian>) -> Option<(u64, u64)> {
+    let address = symbol.st_value(LittleEndian);
+    let defined = symbol.st_shndx(LittleEndian) != SHN_UNDEF && address != 0;
+    defined.then(|| (address, symbol.st_size(LittleEndian)))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Which of the GPU's libraries a process has mapped, by its table of mappings (`proc_pid_maps(5)`).
+//! Which of the watched libraries a process has mapped, by its table of mappings (`proc_pid_maps(5)`).
 
 use super::catalogue::Library;
 
@@ -18,7 +18,8 @@ pub struct Mapped {
 pub fn decode(maps: &str) -> Vec<Mapped> {
     let mut out = Vec::<Mapped>::new();
     // Few lines pass this first test, and a table may have thousands.
-    for line in maps.lines().filter(|line| line.contains("/libcuda")) {
+    let may_be = |line: &&str| line.contains("/libcuda") || line.contains("/libtorch_cpu");
+    for line in maps.lines().filter(may_be) {
         let Some(mapped) = decode_line(line) else {
             continue;
         };
@@ -60,14 +61,17 @@ mod tests {
 7f0100-7f0200 r-xp 00100000 fe:01 77 /opt/my env/libcudart.so.12
 7f1000-7f2000 r-xp 00000000 fe:01 78 /usr/lib/libcuda.so.550.54.15
 7f3000-7f4000 r-xp 00000000 fe:01 79 /usr/lib/libcudadebugger.so.1
+7f5000-7f6000 r--p 00000000 fe:01 80 /usr/lib/libtorch_cpu.so.1.13
+7f6000-7f7000 r--p 00000000 fe:01 81 /usr/lib/libtorch_cuda.so.1.13
 nonsense /libcuda.so.1
 ";
         let found = decode(maps);
-        assert_eq!(found.len(), 2);
+        assert_eq!(found.len(), 3);
         assert_eq!(found[0].path, "/opt/my env/libcudart.so.12");
         assert_eq!(found[0].start, 0x7f0000);
         assert_eq!(found[0].identity, "fe:01 77");
         assert_eq!(found[1].library, Library::Driver);
+        assert_eq!(found[2].library, Library::Framework);
         assert!(decode("").is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Probes on calls into the GPU's runtime, in the processes that have it mapped.
+//! Probes on calls into the GPU's runtime, and on PyTorch's backward passes, in the processes that have them mapped.
 //!
 //! Attaching goes on in a process of its own, all the while: libraries are loaded when a program gets to them, and
 //! processes come and go.
@@ -62,6 +62,8 @@ pub enum Notice {
         number: u16,
         library: String,
         name: String,
+        /// What is missing from a report without its probe.
+        title: String,
         /// [`trainprof_common::gpu::CallKind`] number.
         kind: u8,
         /// One of the driver's, which the runtime's own functions call.
@@ -86,8 +88,9 @@ pub struct CallProbes {
 }
 
 impl CallProbes {
-    /// Loads the programs and starts the process. Must be called while we have one thread.
-    pub(super) fn start(ebpf: &mut Ebpf) -> Result<Self, String> {
+    /// Loads the programs and starts the process. Must be called while we have one thread. `gpu`: calls into the GPU's runtime are
+    /// watched.
+    pub(super) fn start(ebpf: &mut Ebpf, gpu: bool) -> Result<Self, String> {
         let mut keep = Vec::new();
         for name in [ENTRY, RETURN] {
             keep.push(load(ebpf, name)?);
@@ -99,8 +102,8 @@ impl CallProbes {
                 .iter()
                 .flat_map(|programs| programs.maps(&[ENTRY, RETURN])),
         );
-        let serve = |line: &_| serve::serve(ebpf, prepared, line);
-        let aside = Aside::start(c"tp-gpu-calls", &keep, Ending::Told, PATIENCE, serve)
+        let serve = |line: &_| serve::serve(ebpf, prepared, gpu, line);
+        let aside = Aside::start(c"tp-calls", &keep, Ending::Told, PATIENCE, serve)
             .map_err(|error| format!("cannot start a process: {error}"))?;
         Ok(Self {
             aside,
@@ -159,7 +162,7 @@ impl CallProbes {
 
     fn told(&mut self) -> Vec<Notice> {
         self.aside.told(&mut self.over, |how| Notice::Failed {
-            what: "all".to_owned(),
+            what: format!("{}: all", catalogue::GPU_CALLS),
             reason: format!("the process that attaches the probes ended ({how})"),
         })
     }

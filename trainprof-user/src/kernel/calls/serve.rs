@@ -1,4 +1,4 @@
-//! The process that attaches and detaches the probes on GPU calls.
+//! The process that attaches and detaches the probes on calls into the GPU's runtime and into the framework.
 //!
 //! That takes capabilities which the collector gives up, and milliseconds that the collector does not have.
 
@@ -15,7 +15,7 @@ use trainprof_common::gpu::{Function, MAX_FUNCTIONS};
 
 use super::{
     Notice, Order, PROGRAMS,
-    catalogue::{CATALOGUE, Library, Row},
+    catalogue::{BACKWARD_PASSES, CATALOGUE, GPU_CALLS, Library, Row},
     exports::{Site, sites},
     mapped::{self, Mapped},
 };
@@ -68,6 +68,8 @@ struct Server<'a> {
     programs: Programs,
     line: &'a Line,
     emulates: Emulates,
+    /// Whether the GPU's libraries are looked at.
+    gpu: bool,
     /// Functions by library file and name.
     numbers: BTreeMap<(String, &'static str), u16>,
     /// What was resolved of each library.
@@ -79,8 +81,9 @@ struct Server<'a> {
     refused: bool,
 }
 
-/// Serves until the line ends. The programs are loaded, but for those `prepared` for links of many uprobes.
-pub fn serve(ebpf: &mut Ebpf, prepared: Result<Relocated, String>, line: &Line) {
+/// Serves until the line ends. The programs are loaded, but for those `prepared` for links of many uprobes. `gpu`: the GPU's libraries are
+/// looked at.
+pub fn serve(ebpf: &mut Ebpf, prepared: Result<Relocated, String>, gpu: bool, line: &Line) {
     let keep = Keep {
         read_processes: true,
         attach_uprobes: true,
@@ -97,6 +100,7 @@ pub fn serve(ebpf: &mut Ebpf, prepared: Result<Relocated, String>, line: &Line) 
         }),
         line,
         emulates: Emulates::by(KernelVersion::running()),
+        gpu,
         numbers: BTreeMap::new(),
         resolved: BTreeMap::new(),
         attached: Vec::new(),
@@ -130,10 +134,8 @@ impl Server<'_> {
         let mut mapped = mapped::decode(&maps);
         drop(maps);
         mapped.retain(|m| {
-            !self
-                .attached
-                .iter()
-                .any(|a| a.pid == pid && a.identity == m.identity)
+            let there = |a: &Attached| a.pid == pid && a.identity == m.identity;
+            (self.gpu || !m.library.is_of_gpu()) && !self.attached.iter().any(there)
         });
         if mapped.is_empty() || !(uses_gpu || makes_calls(pid, &mapped)) {
             return;
@@ -141,8 +143,10 @@ impl Server<'_> {
         for library in mapped {
             if self.attached.len() >= MAX_PROCESSES {
                 self.tell(
-                    "processes",
-                    &format!("more than {MAX_PROCESSES} of them use the GPU's libraries"),
+                    &self.of_all("processes"),
+                    &format!(
+                        "more than {MAX_PROCESSES} of them use the GPU's libraries, or PyTorch"
+                    ),
                 );
                 return;
             }
@@ -169,7 +173,14 @@ impl Server<'_> {
                 Ok(found) => {
                     self.resolved.insert(mapped.identity.clone(), found);
                 }
-                Err(error) => return self.tell(&file, &error.to_string()),
+                Err(error) => {
+                    let what = if mapped.library.is_of_gpu() {
+                        format!("{GPU_CALLS}: {file}")
+                    } else {
+                        BACKWARD_PASSES.to_owned()
+                    };
+                    return self.tell(&what, &error.to_string());
+                }
             }
         }
         let sites = self
@@ -198,14 +209,14 @@ impl Server<'_> {
             let spot = Spot {
                 offset: site.offset,
                 cookie,
-                returns: true,
+                returns: row.returns(),
             };
-            spots.push((number, row.name, spot));
+            spots.push((number, row, spot));
         }
         let Some(links) = self.probe(process, &path, &spots) else {
             self.refused = true;
             return self.tell(
-                "all",
+                &self.of_all("all"),
                 "this kernel lets nobody without CAP_SYS_ADMIN attach uprobes",
             );
         };
@@ -223,7 +234,7 @@ impl Server<'_> {
         &mut self,
         pid: NonZeroU32,
         path: &Path,
-        spots: &[(u16, &'static str, Spot)],
+        spots: &[(u16, &'static Row, Spot)],
     ) -> Option<Probes> {
         self.load();
         let all: Vec<Spot> = spots.iter().map(|(.., spot)| *spot).collect();
@@ -236,7 +247,7 @@ impl Server<'_> {
         }
         // One place that is refused fails them all: each by itself tells which it is, and why.
         let mut each = Vec::new();
-        for (number, name, spot) in spots {
+        for (number, row, spot) in spots {
             let together = match &self.programs {
                 Programs::Loaded(together) => Some(together),
                 _ => None,
@@ -247,7 +258,7 @@ impl Server<'_> {
                 Err((error, false)) => {
                     // The process may just have ended.
                     if Path::new(&format!("/proc/{pid}")).exists() {
-                        self.tell(name, &error);
+                        self.tell(&row.title(), &error);
                     }
                 }
             }
@@ -276,6 +287,7 @@ impl Server<'_> {
             number,
             library: library.to_owned(),
             name: row.name.to_owned(),
+            title: row.title(),
             kind: row.kind as u8,
             driver: row.library == Library::Driver,
             steps: site.steps,
@@ -319,7 +331,16 @@ impl Server<'_> {
             }
         }
         if let Some(error) = lost {
-            self.tell("all of a process", &error);
+            self.tell(&self.of_all("all of a process"), &error);
+        }
+    }
+
+    /// What is missing where it is not about one function.
+    fn of_all(&self, what: &str) -> String {
+        if self.gpu {
+            format!("{GPU_CALLS}: {what}")
+        } else {
+            BACKWARD_PASSES.to_owned()
         }
     }
 

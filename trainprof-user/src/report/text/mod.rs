@@ -156,6 +156,7 @@ fn told_by(clock: &str) -> &str {
         "batch-hand-over" => "batches that workers hand over (batch-hand-over)",
         "queue" => "what the trainer takes from a queue (queue)",
         "own-batches" => "batches that the trainer makes itself (own-batches)",
+        "backward-pass" => "backward passes (backward-pass)",
         "gpu-sync" => "waits for the GPU (gpu-sync)",
         "collectives" => "exchanges between ranks (collectives)",
         "own-calls" => "system calls that repeat (own-calls)",

@@ -88,6 +88,8 @@ fn worth(rate: &Rate, rates: &[Rate]) -> u8 {
         CallKind::Copy | CallKind::Synchronise => 2,
         // Takes the driver long: who calls that often is held up by it.
         CallKind::Allocate | CallKind::Free => 3,
+        // Tells the steps.
+        CallKind::Backward => 4,
     }
 }
 

@@ -38,7 +38,8 @@ const ENVIRON: u64 = 128 << 10;
 /// A function whose calls are watched.
 struct Watched {
     number: u16,
-    name: String,
+    /// What is missing without it.
+    title: String,
     kind: CallKind,
     driver: bool,
     steps: bool,
@@ -230,20 +231,24 @@ impl Gpus {
                 number,
                 library,
                 name,
+                title,
                 kind,
                 driver,
                 steps,
             } => {
-                out.push(Record::GpuFunction {
-                    number: u32::from(number),
-                    library,
-                    name: name.clone(),
-                });
+                let kind = CallKind::from_number(u32::from(kind)).unwrap_or(CallKind::Synchronise);
+                if kind != CallKind::Backward {
+                    out.push(Record::GpuFunction {
+                        number: u32::from(number),
+                        library,
+                        name,
+                    });
+                }
                 let calls = count(number);
                 self.watched.push(Watched {
                     number,
-                    name,
-                    kind: CallKind::from_number(u32::from(kind)).unwrap_or(CallKind::Synchronise),
+                    title,
+                    kind,
                     driver,
                     steps,
                     before: calls,
@@ -254,10 +259,7 @@ impl Gpus {
                 tracing::debug!(pid, "calls into the GPU's runtime are watched")
             }
             Notice::Looked { .. } => {}
-            Notice::Failed { what, reason } => out.push(Record::Missing {
-                what: format!("gpu-calls: {what}"),
-                reason,
-            }),
+            Notice::Failed { what, reason } => out.push(Record::Missing { what, reason }),
         }
     }
 
@@ -339,7 +341,7 @@ impl Gpus {
             let watched = self.watched.remove(at);
             if !is_inside(&rates[at], &rates) {
                 out.push(Record::Missing {
-                    what: format!("gpu-calls: {}", watched.name),
+                    what: watched.title,
                     reason: format!(
                         "called {:.0} times a second or more: watching that would slow the job down",
                         rates[at].calls

@@ -14,7 +14,7 @@ use crate::{
         fact::{FaultFact, ObjectFact, ProcessSeen, ThreadSeen},
     },
     source::{
-        convert::{gpu_call, object_fact, touch_fact, wait_fact},
+        convert::{self, object_fact, touch_fact, wait_fact},
         outsiders::WORTH_NAMING_NS,
         stacks::Raw,
     },
@@ -79,8 +79,8 @@ impl Live {
                 });
                 self.process(at, exec.tgid, None, Some(name));
             }
-            Event::GpuCall(call) => match gpu_call(&call) {
-                Some(fact) => self.out.push(Record::GpuCall(fact)),
+            Event::GpuCall(call) => match convert::call(&call) {
+                Some(record) => self.out.push(record),
                 None => self.undecodable += 1,
             },
             Event::Exit(exit) => {

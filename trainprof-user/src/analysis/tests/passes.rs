@@ -1,0 +1,110 @@
+//! From a story to its steps: loops that are known by their backward passes.
+
+use super::{
+    clocks::{steps, uneven},
+    stories::{TRAINER, batch, job, stall},
+    tale::Tale,
+};
+use crate::{analysis::steps::Clock, record::fact::PlaceClass};
+
+const STEPS: u32 = 160;
+
+/// A loop of 30 ms a step on what is in memory; the GPU is waited for in each `seldom`th. Its end, ms.
+fn training(seldom: Option<u32>) -> (Tale, f64) {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    tale.place(1, "libtorch_cpu.so", PlaceClass::Other);
+    let mut now = 5.0;
+    for step in 0..STEPS {
+        let ms = uneven(step, 30.0);
+        tale.sample(TRAINER, now + 1.0, 1);
+        tale.backward(TRAINER, now + 0.5 * ms);
+        now += ms;
+        if seldom.is_some_and(|n| step % n == n - 1) {
+            tale.synchronise(TRAINER, now - 3.0, now);
+        }
+    }
+    (tale, now)
+}
+
+#[test]
+fn a_loop_on_what_is_in_memory_has_a_step_at_each_backward_pass() {
+    let (tale, end) = training(None);
+    let found = steps(&tale, end).expect("steps");
+    assert_eq!(found.clock, Clock::BackwardPass);
+    assert_eq!(found.spans.len(), STEPS as usize - 1);
+    let p50 = found.quantile_ns(0.5) as f64 / 1e6;
+    assert!((30.0..33.0).contains(&p50), "{p50}");
+    // Alone no clock is as sure as with a second one.
+    assert!(found.confidence < 0.9, "{}", found.confidence);
+}
+
+#[test]
+fn who_waits_for_the_gpu_in_each_tenth_step_has_all_ten() {
+    let (tale, end) = training(Some(10));
+    let found = steps(&tale, end).expect("steps");
+    assert_eq!(found.clock, Clock::BackwardPass);
+    assert_eq!(found.spans.len(), STEPS as usize - 1);
+}
+
+#[test]
+fn backward_passes_make_waits_for_the_gpu_surer() {
+    let (tale, end) = training(Some(1));
+    let found = steps(&tale, end).expect("steps");
+    assert_eq!(found.clock, Clock::GpuSync);
+    let others = [(Clock::BackwardPass, STEPS as usize - 1)];
+    assert_eq!(found.others, others);
+    assert!(found.confidence > 0.95, "{}", found.confidence);
+}
+
+/// A trainer with a worker. In each step it begins `passes` backward passes; after every fifth one it evaluates with as many batches as
+/// that says. Its end, ms.
+fn fed(passes: u32, evaluated: u32) -> (Tale, f64) {
+    let mut tale = job(1);
+    let mut now = 5.0;
+    for step in 0..STEPS {
+        let batches = if step % 5 == 4 { 1 + evaluated } else { 1 };
+        for n in 0..batches {
+            let since = now;
+            stall(&mut tale, now, now + 8.0, 201);
+            batch(&mut tale, 201, since + 0.2, 6.0, now + 7.8);
+            now += 8.0;
+            let ms = uneven(step, 20.0);
+            if n == 0 {
+                for pass in 0..passes {
+                    let at = now + 0.4 * ms + 0.2 * ms * f64::from(pass);
+                    tale.backward(TRAINER, at);
+                }
+            }
+            now += ms;
+        }
+    }
+    (tale, now)
+}
+
+#[test]
+fn batches_are_steps_where_each_has_its_passes() {
+    for passes in [1, 2, 3] {
+        let (tale, end) = fed(passes, 0);
+        let found = steps(&tale, end).expect("steps");
+        assert_eq!(found.clock, Clock::BatchHandOver, "{passes}");
+        let count = found.spans.len();
+        assert!((158..=160).contains(&count), "{passes}: {count}");
+    }
+}
+
+#[test]
+fn batches_that_nothing_is_learned_from_are_no_steps() {
+    let (tale, end) = fed(1, 2);
+    let found = steps(&tale, end).expect("steps");
+    assert_eq!(found.clock, Clock::BackwardPass);
+    assert_eq!(found.spans.len(), STEPS as usize - 1);
+}
+
+#[test]
+fn passes_that_were_seen_late_say_nothing_against_batches() {
+    let (mut tale, end) = fed(1, 0);
+    tale.passes_from(0.3 * end);
+    let found = steps(&tale, end).expect("steps");
+    assert_eq!(found.clock, Clock::BatchHandOver);
+}
