@@ -2,18 +2,19 @@
 
 import numpy as np
 
-from kit import log, work
+from kit import log
 from kit.job import here
+from kit.net import Net
 
 
 def main():
     job = here()
-    compute = work.Torch(job.compute_ms)
+    net = Net(job.compute_ms)
     kept = []
     end = log.now()
     while True:
         used = log.used()
-        compute()
+        net.train()
         if not job.limit or len(kept) < job.limit:
             kept.append(np.ones(int(job.keep_kb * 256), np.float32))
         done = log.now()

@@ -1,25 +1,17 @@
 """Data in memory, no loader."""
 
-import torch
-
-from kit import log, work
+from kit import log
 from kit.job import here
+from kit.net import Net
 
 
 def main():
     job = here()
-    data = torch.rand(4096, 64)
-    compute = work.Torch(job.compute_ms)
-    layer = torch.nn.Linear(64, 64)
-    optimiser = torch.optim.SGD(layer.parameters(), lr=1e-3)
+    net = Net(job.compute_ms)
     end = log.now()
     while True:
         used = log.used()
-        picked = data[torch.randint(len(data), (int(job.batch),))]
-        optimiser.zero_grad()
-        layer(picked).square().mean().backward()
-        compute()
-        optimiser.step()
+        net.train(int(job.batch))
         done = log.now()
         log.put("compute", end, done, log.used() - used)
         log.put("turn", end, done)

@@ -4,19 +4,20 @@ import os
 
 import torch
 
-from kit import log, work
+from kit import log
 from kit.job import here
+from kit.net import Net
 
 
 def main():
     job = here()
-    compute = work.Torch(job.compute_ms)
-    state = {"weights": torch.rand(int(job.state_mb * 262144))}
+    net = Net(job.compute_ms)
+    state = {"layer": net.layer.state_dict(), "weights": torch.rand(int(job.state_mb * 262144))}
     path = os.path.join(job.data, "last.pt")
     end, turn = log.now(), 0
     while True:
         used = log.used()
-        compute()
+        net.train()
         done = log.now()
         log.put("compute", end, done, log.used() - used)
         turn += 1

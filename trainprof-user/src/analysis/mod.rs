@@ -82,6 +82,7 @@ use self::{
     gpu::GpuTime,
     gpu_use::GpuUse,
     locks::{Lock, LockId, locks},
+    spans::union,
     throttle::Throttled,
     walk::Walker,
 };
@@ -204,7 +205,10 @@ fn trainer(
         gpu_pauses: gpu.in_pauses(),
         pace: steps
             .as_ref()
-            .map(|steps| pace::pace(steps, &walked.stalls))
+            .map(|steps| {
+                let others = [&walked.stalls, scene.checkpoints()].concat();
+                pace::pace(steps, &union(others))
+            })
             .unwrap_or_default(),
         ..Terms::default()
     };

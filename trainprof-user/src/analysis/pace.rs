@@ -13,6 +13,8 @@ const UNDISTURBED: f64 = 0.25;
 /// The part of the steps that waited least, and how little that must be of what all waited on average.
 const LEAST_STALLED: f64 = 0.25;
 const HARDLY: f64 = 0.2;
+/// A step that works for more than so many times as long as usual has more in it than a step: an evaluation.
+const ALIKE: f64 = 3.0;
 /// More than this is no disturbance but work that differs.
 const MOST: f64 = 1.2;
 
@@ -25,7 +27,7 @@ pub struct Pace {
     pub unstalled: f64,
 }
 
-/// Measures it. `stalls`: sorted, without overlaps.
+/// Measures it. `stalls`, and what else is no work of a step's, such as checkpoints: sorted, without overlaps.
 pub fn pace(steps: &Steps, stalls: &[(u64, u64)]) -> Pace {
     let mut parts: Vec<(f64, f64)> = steps
         .spans
@@ -35,6 +37,10 @@ pub fn pace(steps: &Steps, stalls: &[(u64, u64)]) -> Pace {
             (stalled as f64, (to - from - stalled) as f64)
         })
         .collect();
+    let mut sorted: Vec<f64> = parts.iter().map(|(_, own)| *own).collect();
+    sorted.sort_by(f64::total_cmp);
+    let usual = sorted.get(sorted.len() / 2).copied().unwrap_or(0.0);
+    parts.retain(|(_, own)| *own <= ALIKE * usual);
     let own: Vec<f64> = parts.iter().map(|(_, own)| *own).collect();
     Pace {
         undisturbed: undisturbed(&own),
@@ -118,6 +124,13 @@ mod tests {
             .collect();
         assert!((pace(&waits, &stalls).undisturbed - 1.0).abs() < 1e-9);
         assert!((pace(&steps((0..10).map(|_| 100)), &[]).undisturbed - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn work_between_the_steps_is_no_disturbance() {
+        // An evaluation every 13 steps: some stretches have two, some one.
+        let evaluated = steps((0..320).map(|step| if step % 13 == 12 { 900 } else { 100 }));
+        assert_eq!(pace(&evaluated, &[]).undisturbed, 1.0);
     }
 
     #[test]

@@ -4,9 +4,14 @@ use super::{
     Answer, Look,
     look::{python, rounded},
 };
-use crate::analysis::{Kind, words::percent};
+use crate::{
+    analysis::{Kind, words::percent},
+    record::fact::GpuCallKind,
+};
 
 const KIND: Kind = Kind::HostCompute;
+/// Who waits for the GPU more seldom, on average, does not do so in each step.
+const ONCE_A_STEP: f64 = 0.75;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
@@ -25,10 +30,33 @@ pub(super) fn rule(look: &Look) -> Answer {
             );
         }
         evidence.insert("synchronising_share", rounded(look.trainer.synchronising));
+        let places = look.computing_in_python();
+        if !places.is_empty() {
+            evidence.insert("python", places.iter().map(python).collect());
+        }
+        let first = places.first().map_or_else(String::new, |place| {
+            format!(
+                "; look first at {} ({} of its samples)",
+                place.name(),
+                percent(place.share)
+            )
+        });
+        let waits = look.a_step(|call| call.kind == GpuCallKind::Synchronise);
+        let waits = waits.filter(|waits| *waits >= ONCE_A_STEP).map_or_else(
+            String::new,
+            |waits| {
+                evidence.insert("synchronised_per_step", rounded(waits));
+                let often = match waits.round() as u64 {
+                    0 | 1 => "in each step".to_owned(),
+                    times => format!("{times} times a step"),
+                };
+                format!("; and do not wait for it {often} (.item(), .cpu(), a loss that is printed): each time it runs dry")
+            },
+        );
         (
             "the GPU had nothing to do while the trainer computed on the CPU: it is given work too slowly"
                 .to_owned(),
-            "launch larger or fewer kernels (larger batches, torch.compile, CUDA graphs, fused optimizers) and take Python out of the step".to_owned(),
+            format!("give the GPU more to do at a time (larger batches, torch.compile, CUDA graphs, fused optimizers), and take Python out of the step{first}{waits}"),
         )
     })
 }

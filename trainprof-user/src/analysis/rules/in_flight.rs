@@ -20,3 +20,11 @@ pub(super) fn wanted_rate(look: &Look, kind: Kind, rate: f64) -> f64 {
     let waited = look.wall_share(kind) * wall;
     rate * wall / (wall - waited).max(0.01 * wall)
 }
+
+/// How many would keep up with a trainer that waits for a cause itself, if what they wait for serves as many at a time: each takes as long
+/// for a batch as the trainer waits now, and may do so while that one does the rest of a step.
+pub(super) fn ahead(look: &Look, kind: Kind) -> u64 {
+    let share = look.wall_share(kind);
+    let rest = (1.0 - share).max(1.0 / MOST);
+    (share / rest).ceil().clamp(1.0, MOST) as u64
+}

@@ -10,7 +10,7 @@ use crate::{
     analysis::{
         Analysis, Kind, Share, Trainer,
         causes::outsider,
-        facts::Facts,
+        facts::{Call, Facts},
         files::FileTime,
         python::{Place, Python},
         walk::What,
@@ -106,6 +106,18 @@ impl Look<'_> {
     fn idle_s(&self, kind: Kind) -> f64 {
         let by_kind = &self.trainer.idle.by_kind;
         with(kind).filter_map(|kind| by_kind.get(&kind)).sum()
+    }
+
+    /// How many such calls into the GPU's runtime the step thread makes a step; `None` without a step clock.
+    pub fn a_step(&self, such: impl Fn(&Call) -> bool) -> Option<f64> {
+        let steps = self.trainer.steps.as_ref()?;
+        let calls = self.facts.calls(self.trainer.cast.step_tid);
+        let inside = |at: u64| {
+            let before = steps.spans.partition_point(|span| span.0 <= at);
+            before.checked_sub(1).is_some_and(|n| at < steps.spans[n].1)
+        };
+        let calls = calls.iter().filter(|call| such(call) && inside(call.from));
+        Some(calls.count() as f64 / steps.spans.len() as f64)
     }
 
     /// The time that went to a cause.

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{
     Answer, Look,
-    in_flight::in_flight,
+    in_flight::{ahead, in_flight},
     look::{clip, rounded},
 };
 use crate::analysis::{Kind, words};
@@ -55,7 +55,9 @@ pub(super) fn rule(look: &Look) -> Answer {
                 format!("keep more requests in flight: about {wanted:.0} instead of {now} would keep up with the trainer (more workers, or several requests for each)")
             }
             None if look.trainer.cast.parallel() == 0 => {
-                "ask ahead, and for several things at a time (DataLoader workers, a pool of threads, asynchronous requests)".to_owned()
+                let readers = ahead(look, KIND);
+                evidence.insert("in_flight_needed", json!(readers));
+                format!("ask ahead, and for several things at a time: about {readers} would keep up with the trainer (DataLoader workers, a pool of threads, asynchronous requests)")
             }
             None => "keep more requests in flight (several for each worker)".to_owned(),
         };

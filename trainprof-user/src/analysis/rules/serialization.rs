@@ -72,7 +72,12 @@ pub(super) fn rule(look: &Look) -> Answer {
             let advice = if gil {
                 "let processes do what these threads do (for batches: num_workers), or code that lets the lock go".to_owned()
             } else {
-                "hold the lock for less, or give each worker its own".to_owned()
+                let each = waited as f64 / 1e9 / lock.hand_overs.max(1) as f64;
+                let own = match threads {
+                    0..=2 => "what it guards in two, so that each has its own".to_owned(),
+                    _ => format!("what it guards, so that each of the {threads} threads has a part with a lock of its own"),
+                };
+                format!("hold the lock for less (who wants it waits {} each time), or split {own}", words::time(each))
             };
             return (summary, advice);
         }

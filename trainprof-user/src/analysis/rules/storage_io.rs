@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{
     Answer, Look,
-    in_flight::{in_flight, wanted_rate},
+    in_flight::{ahead, in_flight, wanted_rate},
     look::rounded,
 };
 use crate::analysis::{Kind, walk::is_served, words};
@@ -50,7 +50,11 @@ pub(super) fn rule(look: &Look) -> Answer {
         );
         let parallel = look.trainer.cast.parallel();
         let advice = if parallel == 0 {
-            "let DataLoader workers read ahead, or move the data to faster storage".to_owned()
+            let readers = ahead(look, KIND);
+            evidence.insert("readers_needed", json!(readers));
+            format!(
+                "let DataLoader workers read ahead (about {readers} would keep up with the trainer, if the storage serves as many at a time), or move {at} to faster storage"
+            )
         } else {
             let needed = wanted_rate(look, KIND, rate);
             evidence.insert("bytes_per_s_needed", rounded(needed));

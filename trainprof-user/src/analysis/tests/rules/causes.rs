@@ -53,8 +53,11 @@ pub(super) fn stories() -> [Story; 11] {
             clear: || alone(|_, _| ()),
             lacks: (short, "less than a second"),
             share: Some(0.56),
-            proves: |evidence| evidence["outsiders"][0]["command"] == "tracker",
-            advice: &["ask ahead", "at most"],
+            proves: |evidence| {
+                evidence["outsiders"][0]["command"] == "tracker"
+                    && is(evidence, "in_flight_needed", 2.0)
+            },
+            advice: &["ask ahead", "about 2 would keep up", "at most"],
         },
         Story {
             rule: "input-cpu",
@@ -76,7 +79,7 @@ pub(super) fn stories() -> [Story; 11] {
                     && is(evidence, "hand_overs_per_s", 50.0)
                     && is(evidence, "one_at_a_time_share", 1.0)
             },
-            advice: &["hold the lock for less", "as fast"],
+            advice: &["hold the lock for less", "4 threads", "as fast"],
         },
         Story {
             rule: "cpu-contention",

@@ -31,9 +31,15 @@ pub(super) fn stories() -> [Story; 4] {
             // Of the idle time.
             share: Some(1.0),
             proves: |evidence| {
-                is(evidence, "synchronising_share", 0.1) && is(evidence, "seconds", 4.8)
+                is(evidence, "synchronising_share", 0.1)
+                    && is(evidence, "seconds", 4.8)
+                    && is(evidence, "synchronised_per_step", 1.0)
             },
-            advice: &["launch larger or fewer kernels", "at most"],
+            advice: &[
+                "give the GPU more to do at a time",
+                "do not wait for it in each step",
+                "at most",
+            ],
         },
         Story {
             rule: "h2d-copy",
@@ -41,7 +47,11 @@ pub(super) fn stories() -> [Story; 4] {
             clear: || copies(1.0, 1 << 26),
             lacks: (uses_a_gpu_unseen, "CAP_SYS_ADMIN"),
             share: Some(0.4),
-            proves: |evidence| is(evidence, "copies", 80.0) && is(evidence, "mean_s", 0.04),
+            proves: |evidence| {
+                is(evidence, "copies", 80.0)
+                    && is(evidence, "mean_s", 0.04)
+                    && is(evidence, "mean_bytes", f64::from(1 << 26))
+            },
             advice: &["pin_memory=True, non_blocking=True", "at most"],
         },
         Story {
