@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use super::clock::MIN_STEPS;
 use crate::record::fact::BackwardFact;
 
+/// Part (0–1) of the steps that wait for their batch where such waits tell when steps begin.
+const WAITED: f64 = 0.1;
 /// Passes after this part (0–1) of which comes one from deeper in the stack have such inside, where they are steps at all.
 const INSIDE: f64 = 0.5;
 
@@ -35,6 +37,51 @@ pub(super) fn outer(passes: &[BackwardFact]) -> Vec<u64> {
     out
 }
 
+/// When the steps of these passes began, and the last one ended: where the thread began to wait for the step's batch. One that was
+/// there is taken as long after the pass before, or after the `checkpoints` that follow it, as others are. As the passes are, where
+/// few steps wait. `waits` and `checkpoints` are in order.
+pub(super) fn from_batches(passes: &[u64], waits: &[u64], checkpoints: &[(u64, u64)]) -> Vec<u64> {
+    let saved = |from: u64, to: u64| {
+        let after = checkpoints.partition_point(|saving| saving.1 <= from);
+        let within = checkpoints[after..]
+            .iter()
+            .take_while(|saving| saving.0 < to);
+        within.map(|saving| saving.1).filter(|end| *end < to).last()
+    };
+    let turns: Vec<(u64, u64, Option<u64>)> = passes
+        .windows(2)
+        .map(|pair| {
+            let (from, to) = (pair[0], pair[1]);
+            let first = waits.partition_point(|at| *at <= from);
+            let waited = waits.get(first).copied().filter(|at| *at < to);
+            (saved(from, to).unwrap_or(from), to, waited)
+        })
+        .collect();
+    let mut after: Vec<u64> = turns
+        .iter()
+        .filter_map(|(from, _, waited)| waited.map(|at| at.saturating_sub(*from)))
+        .collect();
+    if (after.len() as f64) < WAITED * turns.len() as f64 {
+        return passes.to_vec();
+    }
+    after.sort_unstable();
+    let usual = after[after.len() / 2];
+    let begins = |(from, to, waited): &(u64, u64, Option<u64>)| match waited {
+        Some(at) => *at,
+        None => (from + usual).min(*to),
+    };
+    // The first step's wait, and what follows the last one's, may be in the watch or not.
+    let first = waits.partition_point(|at| *at < passes[0]).checked_sub(1);
+    let last = waits.partition_point(|at| *at <= passes[passes.len() - 1]);
+    let first = first.map(|n| waits[n]);
+    let between = turns.iter().map(begins);
+    first
+        .into_iter()
+        .chain(between)
+        .chain(waits.get(last).copied())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,6 +105,22 @@ mod tests {
         let told: Vec<_> = later(0).skip(2).chain((1..6).flat_map(later)).collect();
         let found = outer(&passes(&told));
         assert!(found.ends_with(&[4, 10, 20, 30, 40, 50]), "{found:?}");
+    }
+
+    #[test]
+    fn steps_begin_with_the_wait_for_their_batch() {
+        let passes: Vec<u64> = (0..9).map(|n| 1000 * n + 500).collect();
+        // 100 after each pass; none before the fourth. A checkpoint before the sixth, whose batch comes late; one before the eighth, whose
+        // batch is there.
+        let waits = [400, 600, 1600, 3600, 4900, 5600, 7600, 8650, 9000];
+        let checkpoints = [(4550, 4800), (6550, 6800)];
+        let found = from_batches(&passes, &waits, &checkpoints);
+        assert_eq!(
+            found,
+            [400, 600, 1600, 2600, 3600, 4900, 5600, 6900, 7600, 8650]
+        );
+        // Nothing is waited for.
+        assert_eq!(from_batches(&passes, &[], &checkpoints), passes);
     }
 
     #[test]

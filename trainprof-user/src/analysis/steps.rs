@@ -17,7 +17,7 @@ use super::{
     messages::{Channel, began, hand_overs, is_one_of, reads, requests, taken_from_to},
     multiples::filled,
     own_thread::own_thread,
-    passes::outer,
+    passes::{from_batches, outer},
     phases::renewals,
     pieces::{one_from_each, whole_batches, whole_from_helper},
     polling::is_polled,
@@ -53,6 +53,8 @@ const ALL_THROUGH: f64 = 0.5;
 const SELDOM: f64 = 1.5;
 /// Part (0–1) of the watch in which backward passes are seen that count against other clocks.
 const SEEN: f64 = 0.9;
+/// By which part passes may differ that nothing sets apart.
+const ALIKE: f64 = 0.03;
 /// How far from a whole number of times as many bursts as calls of one kind may be, as a part of it.
 const IN_TURN: f64 = 0.03;
 /// Times and checkpoints whose numbers differ by this part or less are the same.
@@ -67,7 +69,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         from_gpu(facts, cast),
         from_queue(facts, cast, scene),
         from_own_batches(facts, scene),
-        from_backward(facts, cast),
+        from_backward(facts, cast, scene),
         from_collectives(facts, cast, scene, walked),
         from_own_calls(facts, cast, scene),
     ];
@@ -97,13 +99,32 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
 
 /// Whether backward passes, seen all through the watch, are neither as many as these steps nor several to each: a model with several
 /// losses, and a batch that is worked off in parts, have as many to each. Else parts of batches were counted, or batches that nothing was
-/// learned from, or some were missed.
+/// learned from, or some were missed; or many batches were handed over at once.
 fn contradict(facts: &Facts, passes: &Steps, steps: &Steps) -> bool {
     let covered: u64 = passes.spans.iter().map(|(from, to)| to - from).sum();
     let each = passes.spans.len() as f64 / steps.spans.len() as f64;
     let whole = each.round().max(1.0);
     let off = if whole > 1.0 { IN_TURN } else { SAME };
-    covered as f64 >= SEEN * facts.walkable_ns() as f64 && (each - whole).abs() > off * whole
+    let several = (each - whole).abs() <= off * whole;
+    covered as f64 >= SEEN * facts.walkable_ns() as f64
+        && (!several || whole > 1.0 && alike_all_through(passes, steps))
+}
+
+/// Whether from one pass to the next it takes as long where a step began between them as elsewhere: no optimiser's work, nor another
+/// loss, sets the last of a step's passes apart from the others.
+fn alike_all_through(passes: &Steps, steps: &Steps) -> bool {
+    let begins = |span: &(u64, u64)| {
+        let at = steps.spans.partition_point(|step| step.0 < span.0);
+        steps.spans.get(at).is_some_and(|step| step.0 < span.1)
+    };
+    let (across, inside): (Vec<_>, Vec<_>) = passes.spans.iter().partition(|span| begins(span));
+    let middle = |spans: Vec<(u64, u64)>| {
+        let mut lengths: Vec<u64> = spans.iter().map(|(from, to)| to - from).collect();
+        lengths.sort_unstable();
+        lengths.get(lengths.len() / 2).copied().unwrap_or(0) as f64
+    };
+    let (across, inside) = (middle(across), middle(inside));
+    (across - inside).abs() <= ALIKE * inside
 }
 
 /// Whether most of what the step thread computes falls into few turns, many times as much into each as into a usual one: then
@@ -342,9 +363,18 @@ fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
 }
 
 /// Backward passes that the step thread begins.
-fn from_backward(facts: &Facts, cast: &Cast) -> Option<Steps> {
+fn from_backward(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     let times = outer(facts.passes(cast.step_tid));
-    (times.len() >= MIN_STEPS).then(|| build(facts, Clock::BackwardPass, times, None))
+    if times.len() < MIN_STEPS {
+        return None;
+    }
+    let items = facts.items(cast.step_tid).iter();
+    let waits: Vec<u64> = items
+        .filter(|item| cast.fed(item))
+        .map(|item| item.from)
+        .collect();
+    let times = from_batches(&times, &waits, scene.checkpoints());
+    Some(build(facts, Clock::BackwardPass, times, None))
 }
 
 /// Calls that the step thread makes at even intervals, where nothing better is there: less sure than the others.
