@@ -1,6 +1,9 @@
 //! Functions of the job's own under which its framework never computes: no model, and it is not known what for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
 
 use super::{ALWAYS, Doing, Mark, Python};
 use crate::{
@@ -26,6 +29,11 @@ const MOST_PREPARING: f64 = 0.5;
 const BEFORE: f64 = 0.7;
 /// The same of a function that runs when the model has computed: that is no part of it, as a loss between two halves of it would be.
 const AFTER: f64 = 0.3;
+/// The same where a turn begins with its backward pass: what runs when that one and the optimiser are through has the next forward pass
+/// after it. A loss has nothing after it, and what is done to the gradients has the optimiser as well.
+const BETWEEN_PASSES: RangeInclusive<f64> = 0.2..=0.6;
+/// With so many times as many backward passes as hand-overs, several batches are handed over at once.
+const AT_ONCE: f64 = 1.5;
 /// Part (0–1) of a function's samples in which it calls a framework, and is no model all the same: it takes a tensor's values over.
 const CALLS: f64 = 0.05;
 /// Part of the samples that show a framework's own Python code where there is a model made of it.
@@ -65,8 +73,13 @@ impl Python<'_> {
 
     /// The same of a process that others make input for: in such functions as run when the framework has computed in a turn, and are
     /// never called by it; what they do to make input is not counted. It is the trainer's own work beside its model: a metric, say, or a log.
-    /// `taken` (sorted): when turns began.
-    pub fn apart(&self, pid: u32, least: f64, taken: &[u64]) -> Vec<(u64, u64)> {
+    /// `taken` (sorted): when batches were, and so turns began, or `passes`, where a turn's backward pass does.
+    pub fn apart(&self, pid: u32, least: f64, taken: &[u64], passes: &[u64]) -> Vec<(u64, u64)> {
+        let (turns, after) = if passes.len() as f64 > AT_ONCE * taken.len() as f64 {
+            (passes, BETWEEN_PASSES)
+        } else {
+            (taken, 0.0..=AFTER)
+        };
         let running = self.running(pid);
         let shows = |stack| {
             self.marks
@@ -86,13 +99,13 @@ impl Python<'_> {
         };
         let functions = self.asides(pid, &running, CALLS, MOST_COMPUTING, may_compute);
         let functions: BTreeSet<u32> = self
-            .later(pid, &running, &functions, taken)
+            .later(pid, &running, &functions, turns)
             .into_iter()
-            .filter(|(function, mean)| *mean <= AFTER && !self.is_called(*function))
+            .filter(|(function, mean)| after.contains(mean) && !self.is_called(*function))
             .map(|(function, _)| function)
             .collect();
         let python = &self.facts.session.python;
-        self.stretches(pid, least, taken, |stack| {
+        self.stretches(pid, least, turns, |stack| {
             let of = python.stacks.get(&stack);
             self.doing.get(&stack) != Some(&Doing::Input)
                 && of.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))

@@ -473,3 +473,42 @@ fn code_that_a_package_makes_is_not_the_jobs_own() {
     let evidence = &compute.expect("computing").evidence;
     assert_eq!(evidence["python"][0]["function"], "auc");
 }
+
+#[test]
+fn a_metric_is_known_by_the_backward_pass_where_many_batches_are_taken_at_once() {
+    // A worker hands over eight batches at a time. A step's 100 ms: from the backward pass on 40 in that, then 40 in `decode`, then 20 forward;
+    // or these two the other way round, as for a loss.
+    let told = |decode: u32, forward: u32| {
+        let mut tale = job(1);
+        tale.function(1, SCRIPT, "<module>")
+            .function(3, MODULE, "Module._call_impl")
+            .function(4, SCRIPT, "decode")
+            .library(TRAINER, "torch")
+            .place(1, "python3.11", PlaceClass::Python)
+            .place(2, "libtorch_cpu.so", PlaceClass::Other)
+            .stack(1, &[4, 1], TRAINER, times(decode, 2))
+            .stack(2, &[3, 1], TRAINER, times(forward, 1))
+            .stack(3, &[1], TRAINER, times(0, 2));
+        for when in times(decode, 2) {
+            tale.sample(TRAINER, when + 1.0, 1);
+        }
+        for when in times(forward, 1).chain(times(0, 2)) {
+            tale.sample(TRAINER, when + 1.0, 2);
+        }
+        for step in 0..80 {
+            let begin = f64::from(step) * 100.0;
+            tale.backward(TRAINER, begin);
+            if step % 8 == 0 {
+                let taken = begin + 20.0 * f64::from(forward);
+                stall(&mut tale, taken - 0.5, taken, 201);
+                tale.touch(TRAINER, taken + 0.1, Op::Write, Class::Pipe, 78, 60);
+            }
+        }
+        trainer(&tale, 8000.0)
+    };
+    let metric = told(2, 4);
+    sums_up(&metric);
+    close(share(&metric, Kind::HostCompute), 0.4, "a metric");
+    let loss = told(3, 2);
+    close(share(&loss, Kind::HostCompute), 0.0, "a loss");
+}
