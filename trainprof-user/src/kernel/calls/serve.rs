@@ -33,7 +33,7 @@ use crate::{
     privilege::{Keep, drop_unneeded},
 };
 
-/// Processes that are probed at once. Each takes some hundred descriptors.
+/// Processes that are probed at once, in each library. Each takes some hundred descriptors.
 const MAX_PROCESSES: usize = 128;
 /// Nothing is to be done without an order: how long one is waited for at a time.
 const IDLE: Duration = Duration::from_secs(60);
@@ -41,6 +41,7 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Probes on a library of one process.
 struct Attached {
     pid: u32,
+    library: Library,
     /// Of the library.
     identity: String,
     path: PathBuf,
@@ -141,14 +142,18 @@ impl Server<'_> {
             return;
         }
         for library in mapped {
-            if self.attached.len() >= MAX_PROCESSES {
+            let alike = self
+                .attached
+                .iter()
+                .filter(|a| a.library == library.library);
+            if alike.count() >= MAX_PROCESSES {
                 self.tell(
                     &self.of_all("processes"),
                     &format!(
                         "more than {MAX_PROCESSES} of them use the GPU's libraries, or PyTorch"
                     ),
                 );
-                return;
+                continue;
             }
             self.attach(pid, &library);
         }
@@ -222,6 +227,7 @@ impl Server<'_> {
         };
         self.attached.push(Attached {
             pid,
+            library: mapped.library,
             identity: mapped.identity.clone(),
             path,
             links,
