@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use trainprof_common::{op::Class, thread::WakerKind};
 
 use super::{
+    passes::outer,
     polling::put_together,
     timeline::{Item, line, timeline},
 };
@@ -32,7 +33,7 @@ pub struct Facts<'a> {
     segments: Vec<&'a Segment>,
     timelines: HashMap<u32, Vec<Item>>,
     calls: HashMap<u32, Vec<Call>>,
-    passes: HashMap<u32, Vec<BackwardFact>>,
+    passes: HashMap<u32, Vec<u64>>,
     samples: HashMap<u32, Vec<SampleFact>>,
     touches: HashMap<u32, Vec<TouchFact>>,
     /// What threads of the job ended each other's waits on.
@@ -74,9 +75,10 @@ impl<'a> Facts<'a> {
             }
         }
         calls.values_mut().for_each(outermost);
-        for passes in passes.values_mut() {
-            passes.sort_by_key(|pass| pass.at);
-        }
+        let passes = passes
+            .into_iter()
+            .map(|(tid, passes)| (tid, outer(passes)))
+            .collect();
         samples
             .values_mut()
             .for_each(|samples| samples.sort_by_key(|sample| sample.at));
@@ -156,8 +158,8 @@ impl<'a> Facts<'a> {
         self.calls.get(&tid).map_or(&[], Vec::as_slice)
     }
 
-    /// The backward passes that a thread began, in order.
-    pub fn passes(&self, tid: u32) -> &[BackwardFact] {
+    /// When a thread began its backward passes, in order, none inside another.
+    pub fn passes(&self, tid: u32) -> &[u64] {
         self.passes.get(&tid).map_or(&[], Vec::as_slice)
     }
 

@@ -11,8 +11,9 @@ const WAITED: f64 = 0.1;
 /// Passes after this part (0–1) of which comes one from deeper in the stack have such inside, where they are steps at all.
 const INSIDE: f64 = 0.5;
 
-/// When the outer ones of a thread's passes, which are in order, began.
-pub(super) fn outer(passes: &[BackwardFact]) -> Vec<u64> {
+/// When the outer ones of a thread's passes began, in order.
+pub(super) fn outer(mut passes: Vec<BackwardFact>) -> Vec<u64> {
+    passes.sort_by_key(|pass| pass.at);
     // By stack pointer: how many there are, and after how many comes a deeper one.
     let mut levels = BTreeMap::<u64, (usize, usize)>::new();
     for (at, pass) in passes.iter().enumerate() {
@@ -103,7 +104,7 @@ mod tests {
         let step = [(0, 900), (1, 700), (2, 700), (3, 500), (4, 700)];
         let later = |n: u64| step.iter().map(move |(at, sp)| (at + 10 * n, *sp));
         let told: Vec<_> = later(0).skip(2).chain((1..6).flat_map(later)).collect();
-        let found = outer(&passes(&told));
+        let found = outer(passes(&told));
         assert!(found.ends_with(&[4, 10, 20, 30, 40, 50]), "{found:?}");
     }
 
@@ -131,7 +132,7 @@ mod tests {
             .chain((1..50).map(|at| (at, 700)))
             .chain((50..60).map(|at| (at, 500)))
             .collect();
-        let found = outer(&passes(&told));
+        let found = outer(passes(&told));
         assert_eq!(found.len(), 60);
     }
 }

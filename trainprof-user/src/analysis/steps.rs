@@ -17,7 +17,7 @@ use super::{
     messages::{Channel, began, hand_overs, is_one_of, reads, requests, taken_from_to},
     multiples::filled,
     own_thread::own_thread,
-    passes::{from_batches, outer},
+    passes::from_batches,
     phases::renewals,
     pieces::{one_from_each, whole_batches, whole_from_helper},
     polling::is_polled,
@@ -364,8 +364,8 @@ fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
 
 /// Backward passes that the step thread begins.
 fn from_backward(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
-    let times = outer(facts.passes(cast.step_tid));
-    if times.len() < MIN_STEPS {
+    let passes = facts.passes(cast.step_tid);
+    if passes.len() < MIN_STEPS {
         return None;
     }
     let items = facts.items(cast.step_tid).iter();
@@ -373,7 +373,7 @@ fn from_backward(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
         .filter(|item| cast.fed(item))
         .map(|item| item.from)
         .collect();
-    let times = from_batches(&times, &waits, scene.checkpoints());
+    let times = from_batches(passes, &waits, scene.checkpoints());
     Some(build(facts, Clock::BackwardPass, times, None))
 }
 
@@ -423,7 +423,7 @@ fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
         .collect();
     let times = one_by_one(facts, cast.step_tid, &times).unwrap_or_else(|| apart(times));
     // It may ask for the loss of each tenth step.
-    let passes = outer(facts.passes(cast.step_tid)).len();
+    let passes = facts.passes(cast.step_tid).len();
     if passes as f64 > SELDOM * times.len() as f64 {
         return None;
     }

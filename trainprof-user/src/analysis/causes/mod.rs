@@ -24,7 +24,6 @@ use super::{
     helpers::{Helpers, Task},
     kind::Kind,
     locks::{Lock, LockId},
-    passes::outer,
     phases,
     python::Python,
     spans::{share_inside, union, without},
@@ -157,8 +156,8 @@ impl<'a> Scene<'a> {
             Vec::new()
         } else {
             let taken = taken(facts, cast, locks);
-            let passes = outer(facts.passes(cast.step_tid));
-            let apart = Python::new(facts).apart(cast.step_tid, BESIDE, &taken, &passes);
+            let passes = facts.passes(cast.step_tid);
+            let apart = Python::new(facts).apart(cast.step_tid, BESIDE, &taken, passes);
             let told = [&*taking_in, &worker_starts, &checkpoints.own].concat();
             without(&apart, &union(told))
         };
