@@ -22,7 +22,8 @@ for source in "$here"/*.c; do
     case $name in
     pyspend | counter | cached) build "$name" "$name.so" -shared -fPIC ;;
     slab) build slab slab.so -shared -fPIC -fno-builtin && build slab other.so -shared -fPIC -fno-builtin ;;
-    torchlike) build torchlike libtorch_cpu.so -shared -fPIC ;;
+    # Without the table that PyTorch's own library is looked up in.
+    torchlike) build torchlike libtorch_cpu.so -shared -fPIC -Wl,--hash-style=sysv ;;
     # They load libraries.
     unsettle | cacher | passes) build "$name" "$name" ;;
     *) build "$name" "$name" -static ;;

@@ -28,6 +28,7 @@ use super::{
     rounds::one_each,
     skipped::skips,
     spans::union,
+    taking_in::handed,
     timeline::{Item, line},
     walk::Walked,
 };
@@ -97,17 +98,18 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
     Some(steps)
 }
 
-/// Whether backward passes, seen all through the watch, are neither as many as these steps nor several to each: a model with several
-/// losses, and a batch that is worked off in parts, have as many to each. Else parts of batches were counted, or batches that nothing was
-/// learned from, or some were missed; or many batches were handed over at once.
+/// Whether backward passes, seen all through the watch, are neither as many as these steps, nor several to each (of several losses, or of
+/// a batch that is worked off in parts), nor each for several of them (whose losses are added up). Else parts of batches were counted,
+/// or batches that nothing was learned from, or some were missed; or many batches were handed over at once.
 fn contradict(facts: &Facts, passes: &Steps, steps: &Steps) -> bool {
     let covered: u64 = passes.spans.iter().map(|(from, to)| to - from).sum();
     let each = passes.spans.len() as f64 / steps.spans.len() as f64;
-    let whole = each.round().max(1.0);
+    let times = each.max(1.0 / each);
+    let whole = times.round();
     let off = if whole > 1.0 { IN_TURN } else { SAME };
-    let several = (each - whole).abs() <= off * whole;
-    covered as f64 >= SEEN * facts.walkable_ns() as f64
-        && (!several || whole > 1.0 && alike_all_through(passes, steps))
+    let in_turn = (times - whole).abs() <= off * whole;
+    let at_once = whole > 1.0 && each > 1.0 && alike_all_through(passes, steps);
+    covered as f64 >= SEEN * facts.walkable_ns() as f64 && (!in_turn || at_once)
 }
 
 /// Whether from one pass to the next it takes as long where a step began between them as elsewhere: no optimiser's work, nor another
@@ -368,9 +370,7 @@ fn from_backward(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     if passes.len() < MIN_STEPS {
         return None;
     }
-    let items = facts.items(cast.step_tid).iter();
-    let waits: Vec<u64> = items
-        .filter(|item| cast.fed(item))
+    let waits: Vec<u64> = handed(facts, cast, scene.locks)
         .map(|item| item.from)
         .collect();
     let times = from_batches(passes, &waits, scene.checkpoints());

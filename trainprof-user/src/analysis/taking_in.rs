@@ -51,22 +51,29 @@ pub fn taking_in(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<(u64, u64)> {
 
 /// When a step thread with producers took batches: read their messages, or was handed them.
 pub fn taken(facts: &Facts, cast: &Cast, locks: &Locks) -> Vec<u64> {
-    let step_tid = cast.step_tid;
     let mut out = read(facts, cast);
     if out.is_empty() {
-        // A thread that gives the interpreter's lock back hands nothing over.
-        let interpreters = facts.session.python.lock_of(cast.trainer);
-        let is_lock = |item: &Item| {
-            let at = line(&item.object);
-            item.kind() == WaitKind::Futex
-                && (interpreters.is_some_and(|address| address >> LINE == at)
-                    || lock_of(locks, facts, step_tid, at).is_some())
-        };
-        let fed = facts.items(step_tid).iter();
-        let fed = fed.filter(|item| cast.fed(item) && !is_lock(item));
-        out.extend(fed.map(|item| item.woken));
+        out.extend(handed(facts, cast, locks).map(|item| item.woken));
     }
     out
+}
+
+/// Waits of the step thread in which producers handed something over, in order. One that gives the interpreter's lock back hands
+/// nothing over.
+pub fn handed<'f>(
+    facts: &'f Facts,
+    cast: &'f Cast,
+    locks: &'f Locks,
+) -> impl Iterator<Item = &'f Item> {
+    let interpreters = facts.session.python.lock_of(cast.trainer);
+    let is_lock = move |item: &Item| {
+        let at = line(&item.object);
+        item.kind() == WaitKind::Futex
+            && (interpreters.is_some_and(|address| address >> LINE == at)
+                || lock_of(locks, facts, cast.step_tid, at).is_some())
+    };
+    let fed = facts.items(cast.step_tid).iter();
+    fed.filter(move |item| cast.fed(item) && !is_lock(item))
 }
 
 /// When a step thread read messages that bring batches, in order.

@@ -2,8 +2,8 @@
 
 use super::{
     clocks::{steps, uneven},
-    stories::{TRAINER, batch, job, stall},
-    tale::Tale,
+    stories::{TRAINER, batch, feeder, job, stall},
+    tale::{By, FUTEX, On, Tale, at},
 };
 use crate::{analysis::steps::Clock, record::fact::PlaceClass};
 
@@ -131,4 +131,56 @@ fn many_batches_that_are_handed_over_at_once_are_as_many_steps() {
         "{}",
         found.spans.len()
     );
+}
+
+#[test]
+fn batches_are_steps_where_one_pass_learns_from_several() {
+    // Losses of two or three batches are added up before the pass.
+    for several in [2, 3] {
+        let mut tale = job(1);
+        let mut now = 5.0;
+        for step in 0..STEPS {
+            stall(&mut tale, now, now + 8.0, 201);
+            batch(&mut tale, 201, now + 0.2, 6.0, now + 7.8);
+            now += 8.0 + uneven(step, 20.0);
+            if step % several == several - 1 {
+                tale.backward(TRAINER, now);
+                now += 15.0;
+            }
+        }
+        let found = steps(&tale, now).expect("steps");
+        assert_eq!(found.clock, Clock::BatchHandOver, "{several}");
+        let count = found.spans.len();
+        assert!((158..=160).contains(&count), "{several}: {count}");
+    }
+}
+
+#[test]
+fn a_step_begins_with_its_batch_and_not_with_a_lock() {
+    // After each pass the trainer wants the interpreter's lock, which who hands it its batches lets go.
+    const GIL: u64 = 0x7000;
+    let mut tale = job(1);
+    tale.interpreter(TRAINER, GIL, 0x1000);
+    let mut now = 5.0;
+    let mut begins = Vec::new();
+    for step in 0..STEPS {
+        begins.push(at(now));
+        // Every fifth has three batches, two of which nothing is learned from.
+        for n in 0..if step % 5 == 4 { 3 } else { 1 } {
+            stall(&mut tale, now, now + 8.0, 201);
+            batch(&mut tale, 201, now + 0.2, 6.0, now + 7.8);
+            now += 8.0 + uneven(step, 20.0);
+            if n == 0 {
+                tale.backward(TRAINER, now - 15.0);
+                let by = By::Thread(feeder(201));
+                tale.wait(TRAINER, now - 9.0, now - 8.0, FUTEX, On::Futex(GIL), by);
+            }
+        }
+    }
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::BackwardPass);
+    // Where batches of an evaluation follow a pass they are taken to begin the next step.
+    let as_told = found.spans.iter().filter(|span| begins.contains(&span.0));
+    let part = as_told.count() as f64 / found.spans.len() as f64;
+    assert!(part >= 0.75, "{part}");
 }
