@@ -14,7 +14,7 @@ use super::{
     polling::is_polled,
     python::{self, Waits},
     room::{interprets, room, together},
-    spans::{overlap, union},
+    spans::{overlap, share_inside, union},
     timeline::{Item, line},
 };
 use crate::session::{
@@ -28,6 +28,8 @@ use crate::session::{
 const DRIVEN: f64 = 0.5;
 /// A thread that is idle for this share of the step thread's own time, until that one wakes it, is called for each piece.
 const CALLED: f64 = 0.8;
+/// Who sleeps for more than this part (0–1) of the time in which another one waits for it does not work for that one.
+const NAPS: f64 = 0.5;
 /// A thread without input of its own makes batches only when the step thread waits for it at least this share
 /// of the time, and this long (ns) on average: the end of a parallel region is waited for in shorter pieces.
 const WAITED_FOR: f64 = 0.1;
@@ -54,6 +56,8 @@ pub struct Cast {
     pub loader_threads: BTreeSet<u32>,
     /// Those among these that live for a moment: of a pool that is made anew again and again.
     pub brief: BTreeSet<u32>,
+    /// Threads of the trainer's own that sleep while they have a lock that the step thread waits for.
+    pub sleepers: BTreeSet<u32>,
     /// Ends of sockets on which threads of the trainer waited for producers again and again, by inode.
     pub sockets: BTreeSet<u64>,
     /// The other trainers.
@@ -122,8 +126,10 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                 })
                 .map(|(pid, _)| *pid)
                 .collect();
-            let loader_threads =
+            let sleepers = sleepers(facts, *trainer, step_tid);
+            let mut loader_threads =
                 loader_threads(facts, locks, *trainer, step_tid, &workers, &trainers);
+            loader_threads.retain(|tid| !sleepers.contains(tid));
             let mut producers = loader_threads.clone();
             for thread in session.threads.values() {
                 if workers.contains(&thread.pid) {
@@ -148,6 +154,7 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                 producers,
                 brief: brief_loaders(session, &loader_threads),
                 loader_threads,
+                sleepers,
                 sockets,
                 ranks: trainers.iter().copied().filter(|p| p != trainer).collect(),
                 roles: roles.clone(),
@@ -406,6 +413,29 @@ fn saves(facts: &Facts, tid: u32, trainer: u32, step_tid: u32) -> bool {
     step_tid == trainer
         && facts.session.thread(tid).is_some_and(writes)
         && python::waits(facts, step_tid, tid) == Some(Waits::ForALock)
+}
+
+/// Threads that sleep most of the time for which the main thread waits for a lock that they have.
+fn sleepers(facts: &Facts, trainer: u32, step_tid: u32) -> BTreeSet<u32> {
+    let session = facts.session;
+    let least = WAITED_FOR * facts.walkable_ns() as f64;
+    let own = session.threads_of(trainer).map(|thread| thread.key.tid);
+    own.filter(|tid| *tid != step_tid && step_tid == trainer)
+        .filter(|tid| naps(facts, *tid, step_tid, least))
+        .filter(|tid| python::waits(facts, step_tid, *tid) == Some(Waits::ForALock))
+        .collect()
+}
+
+/// Whether a thread sleeps most of the time for which another one waits for it, where that is `least` or more (ns).
+fn naps(facts: &Facts, tid: u32, waiting: u32, least: f64) -> bool {
+    let spans = |items: &[Item], count: &dyn Fn(&Item) -> bool| {
+        let items = items.iter().filter(|item| count(item));
+        union(items.map(|item| (item.from, item.woken)).collect())
+    };
+    let asleep = spans(facts.items(tid), &|item| item.kind() == WaitKind::Sleep);
+    let waited = spans(facts.items(waiting), &|item| item.waker.tid == tid);
+    let length: u64 = waited.iter().map(|(from, to)| to - from).sum();
+    length as f64 >= least && share_inside(&waited, &asleep) > NAPS
 }
 
 /// Whether it writes to files, sockets or pipes.

@@ -23,6 +23,8 @@ use super::{
 };
 use crate::cmd::{root, run as run_command};
 
+/// What the load is.
+pub const TITLE: &str = "A PyTorch and numpy job that augments small pictures in one process";
 /// Pictures that the bare job makes in a run, for about 20 s.
 const PICTURES: f64 = 200_000.0;
 /// Pictures of the run that counts allocations.
@@ -71,8 +73,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let scratch = root().join("target/bench/scratch");
     std::fs::create_dir_all(&scratch)?;
     let bench = Bench {
-        python: crate::setup::python()
-            .context("no Python with torch and numpy: cargo xtask setup --bench")?,
+        python: python()?,
         paths: Paths {
             trainprof: root().join(&options.common.trainprof),
             script: PathBuf::new(),
@@ -108,15 +109,24 @@ pub fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-impl Bench {
-    fn job(&self, pictures: u64) -> Vec<OsString> {
-        let script = root().join("xtask/bench/augment.py");
-        let line = [self.python.as_os_str(), script.as_os_str()].map(OsString::from);
-        line.into_iter()
-            .chain([OsString::from("-"), pictures.to_string().into()])
-            .collect()
-    }
+/// The command line of the bare job, with so much of its work.
+pub fn job(scale: f64) -> Result<Vec<OsString>> {
+    Ok(line(&python()?, (PICTURES * scale).max(64.0) as u64))
+}
 
+fn line(python: &Path, pictures: u64) -> Vec<OsString> {
+    let script = root().join("xtask/bench/augment.py");
+    let line = [python.as_os_str(), script.as_os_str()].map(OsString::from);
+    line.into_iter()
+        .chain([OsString::from("-"), pictures.to_string().into()])
+        .collect()
+}
+
+fn python() -> Result<PathBuf> {
+    crate::setup::python().context("no Python with torch and numpy: cargo xtask setup --bench")
+}
+
+impl Bench {
     /// Counted by a library before the allocator, in a run of its own: the work asks for the same each time.
     fn allocations_per_picture(&self) -> Result<f64> {
         let library = self.paths.scratch.join("count.so");
@@ -130,7 +140,7 @@ impl Bench {
         let mut preload = OsString::from("LD_PRELOAD=");
         preload.push(&library);
         let mut line = vec![OsString::from("env"), preload];
-        line.extend(self.job(COUNTED));
+        line.extend(self::line(&self.python, COUNTED));
         let mut job = Job::start(&line)?;
         job.work()?;
         let work = job.finish()?;
@@ -154,7 +164,7 @@ impl Bench {
     fn once(&self, peer: Peer) -> Result<(Work, Option<Used>)> {
         let pictures = (PICTURES * self.scale * peer.share()).max(64.0) as u64;
         let output = self.paths.scratch.join("peer-output");
-        let line = peer.command(self.job(pictures), &output)?;
+        let line = peer.command(self::line(&self.python, pictures), &output)?;
         let mut job = Job::start(&line)?;
         let attached = peer
             .launch(job.pid(), &self.paths)?

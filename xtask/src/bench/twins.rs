@@ -5,10 +5,10 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use super::{
-    Common, Place,
+    Common, Place, alloc,
     job::{Job, Work},
     loads::Load,
     section,
@@ -24,6 +24,9 @@ use crate::scenarios::group::{self, Group};
     about = "Measure what watching costs a job beside a twin that is not watched (control groups v1)"
 )]
 struct Options {
+    /// What the jobs do
+    #[arg(long, value_enum, default_value_t = Pair::Jpeg)]
+    job: Pair,
     /// Rounds; in each both jobs are watched once, and once none is
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -32,6 +35,54 @@ struct Options {
     turns: u32,
     #[command(flatten)]
     common: Common,
+}
+
+/// What both twins do.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Pair {
+    /// Load (a) of the overhead benchmark
+    Jpeg,
+    /// The load of the alloc benchmark
+    Allocations,
+}
+
+impl Pair {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Jpeg => Load::Jpeg.title(),
+            Self::Allocations => alloc::TITLE,
+        }
+    }
+
+    /// A job of its kind, as a heading says it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Jpeg => "A job",
+            Self::Allocations => "A job that allocates",
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Jpeg => Load::Jpeg.unit(),
+            Self::Allocations => "picture",
+        }
+    }
+
+    fn line(self, place: &Place) -> Result<Vec<std::ffi::OsString>> {
+        match self {
+            Self::Jpeg => place.bench.command(Load::Jpeg, Tool::Bare),
+            Self::Allocations => alloc::job(place.bench.scale),
+        }
+    }
+
+    /// The name of its table.
+    fn section(self) -> &'static str {
+        match self {
+            Self::Jpeg => "twins",
+            Self::Allocations => "twins-allocations",
+        }
+    }
 }
 
 /// A job in groups of its own: one whose CPU time is as much as the twin's, one that counts what it uses.
@@ -111,7 +162,7 @@ pub fn run(args: &[String]) -> Result<()> {
     };
     let place = Place::new(&options.common, Load::Jpeg)?;
     group::sweep();
-    let line = place.bench.command(Load::Jpeg, Tool::Bare)?;
+    let line = options.job.line(&place)?;
     let mut twins = [Twin::start(&line, "one")?, Twin::start(&line, "other")?];
     // Warms the page cache, the allocator and the clock of the processor; not counted.
     turn(&mut twins)?;
@@ -134,7 +185,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let text = render(&rounds, args, &options)?;
     println!("{text}");
     if let Some(out) = &options.common.out {
-        section::write(out, "twins", &text)?;
+        section::write(out, options.job.section(), &text)?;
     }
     Ok(())
 }
@@ -208,7 +259,7 @@ fn render(rounds: &[Round], args: &[String], options: &Options) -> Result<String
     let command = args
         .iter()
         .fold(String::new(), |line, arg| line + " " + arg);
-    writeln!(text, "## A job beside its twin\n")?;
+    writeln!(text, "## {} beside its twin\n", options.job.name())?;
     writeln!(text, "{}\n", host())?;
     writeln!(
         text,
@@ -216,9 +267,9 @@ fn render(rounds: &[Round], args: &[String], options: &Options) -> Result<String
         A watch is of {} turns of work; it attaches before the first of them, whose CPU time with trainprof's has the start in it. Each figure is by how much more the watched one took \
         than the other, per {}, as the geometric mean of a watch of the one and a watch of the other. Median [least, greatest]; \
         then where the true median lies with 95 % confidence, whatever the distribution. Reproduce with `cargo xtask bench twins{command}`.\n",
-        Load::Jpeg.title(),
+        options.job.title(),
         options.turns,
-        Load::Jpeg.unit(),
+        options.job.unit(),
     )?;
     writeln!(
         text,
@@ -254,7 +305,7 @@ fn render(rounds: &[Round], args: &[String], options: &Options) -> Result<String
     writeln!(
         text,
         "\nA {} took {} µs beside the other one. trainprof's own account of a whole watch: {} %; its collector used {} % of a core.",
-        Load::Jpeg.unit(),
+        options.job.unit(),
         Spread::show(each, 0),
         Spread::show(Spread::of(legs().filter_map(|leg| leg.own_account)), 2),
         Spread::show(

@@ -72,16 +72,20 @@ impl Scene<'_> {
     /// Whether what the step thread waits for another thread of its process for is a lock: by its stacks, where the other one hardly
     /// ever waits for it itself.
     pub(super) fn holds_a_lock(&self, leaf: &Leaf) -> bool {
+        let (step_tid, tid) = (self.cast.step_tid, leaf.what.tid());
+        self.is_waited_for(leaf)
+            && !self.is_producer(tid)
+            && step_tid == self.cast.trainer
+            && self.facts.pid(tid) == Some(self.cast.trainer)
+            && python::waits(self.facts, step_tid, tid) == Some(Waits::ForALock)
+    }
+
+    /// Whether the step thread waits in memory for whoever does this, with nobody between them.
+    pub(super) fn is_waited_for(&self, leaf: &Leaf) -> bool {
         let [hop] = leaf.hops.as_slice() else {
             return false;
         };
-        let (step_tid, tid) = (self.cast.step_tid, leaf.what.tid());
-        hop.tid == step_tid
-            && !self.is_producer(tid)
-            && step_tid == self.cast.trainer
-            && hop.wait == WaitKind::Futex
-            && self.facts.pid(tid) == Some(self.cast.trainer)
-            && python::waits(self.facts, step_tid, tid) == Some(Waits::ForALock)
+        hop.tid == self.cast.step_tid && hop.wait == WaitKind::Futex
     }
 
     /// The share (0–1) of these windows in which others waited for a lock on a file that a producer has.

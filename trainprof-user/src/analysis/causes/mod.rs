@@ -354,6 +354,9 @@ impl<'a> Scene<'a> {
             return;
         }
         match leaf.what {
+            What::Run { tid } if self.cast.sleepers.contains(&tid) && self.is_waited_for(leaf) => {
+                out.push((Kind::Serialization, detail, 1.0));
+            }
             What::Run { tid } => self.running(leaf, tid, &spent.windows, out),
             What::GpuCall { tid, kind } => {
                 let kind = match kind {

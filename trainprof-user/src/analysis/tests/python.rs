@@ -225,8 +225,9 @@ fn a_main_thread_that_hardly_gets_the_interpreter_is_the_step_thread() {
     assert!(found > 0.95, "{found}");
 }
 
-/// A trainer whose main thread waits for thread 102 in 50 of each 100 ms, in `waits_in`, while that one sleeps as always.
-fn sleeping(waits_in: &str) -> Tale {
+/// A trainer whose main thread waits for thread 102 in 50 of each 100 ms, in `waits_in`, while that one sleeps as always, but for `works` ms
+/// at the end of it.
+fn sleeping(waits_in: &str, works: f64) -> Tale {
     let mut tale = Tale::default();
     tale.process(TRAINER, 1)
         .thread(TRAINER, 102)
@@ -237,7 +238,8 @@ fn sleeping(waits_in: &str) -> Tale {
     for step in 0..80 {
         let begin = f64::from(step) * 100.0;
         let (asleep, to) = (begin + 1.0, begin + 50.0);
-        tale.wait(102, asleep, to - 0.1, SLEEP, On::Nothing, By::Interrupt);
+        let awake = to - works;
+        tale.wait(102, asleep, awake, SLEEP, On::Nothing, By::Interrupt);
         tale.wait(
             102,
             to + 0.1,
@@ -260,11 +262,16 @@ fn sleeping(waits_in: &str) -> Tale {
 
 #[test]
 fn a_lock_that_is_held_asleep_is_told_from_an_item_that_takes_time() {
-    let trainer_of = |waits_in| trainer(&sleeping(waits_in), 8000.0);
+    let trainer_of = |waits_in| trainer(&sleeping(waits_in, 0.1), 8000.0);
     let lock = trainer_of(SCRIPT);
     sums_up(&lock);
     close(share(&lock, Kind::Serialization), 0.49, "a lock");
     assert!(lock.cast.producers.is_empty());
+    // Also where the one that has it works under it.
+    let works = trainer(&sleeping(SCRIPT, 10.0), 8000.0);
+    sums_up(&works);
+    assert!(works.cast.producers.is_empty());
+    close(share(&works, Kind::Serialization), 0.49, "and works");
     let item = trainer_of("/usr/lib/python3.11/threading.py");
     close(share(&item, Kind::Sleep), 0.49, "an item");
     assert!(item.cast.loader_threads.contains(&102));

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{
+    TITLE,
     figures::{Sample, Told, slower, told},
     tools::Peer,
 };
@@ -28,10 +29,7 @@ fn write_all(
     args: &[String],
 ) -> std::fmt::Result {
     writeln!(text, "## Allocations\n")?;
-    writeln!(
-        text,
-        "A PyTorch and numpy job that augments small pictures in one process, bare and under each tool in turn.\n"
-    )?;
+    writeln!(text, "{TITLE}, bare and under each tool in turn.\n")?;
     writeln!(text, "{}\n", host())?;
     for peer in Peer::ALL {
         if samples.iter().any(|sample| sample.peer == peer) {
