@@ -211,6 +211,7 @@ impl Trainer {
             own_of_cause: sum(false) + beside.own,
             own_crowded_by_cause: own(|what| matches!(what, What::Runnable { .. }))
                 + beside.crowded,
+            own_asleep_of_cause: own(|what| matches!(what, What::Wait { .. })),
             stall_of_cause: sum(true) + beside.stalled,
             cpu_of_cause: own_cpu + producers_cpu,
             ..self.terms.clone()

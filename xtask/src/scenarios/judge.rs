@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{
     catalogue::{Scenario, Sort},
+    place::Culprit,
     run::Outcome,
     speedup::Speedup,
 };
@@ -83,7 +84,7 @@ pub fn judge(scenario: &Scenario, outcome: &Outcome) -> Verdict {
     misses.extend(steps(&mut verdict, report, truth));
     misses.extend(findings(scenario, report));
     misses.extend(kept(report, truth));
-    if scenario.names && !outcome.named.iter().any(|&pid| is_named(report, pid)) {
+    if scenario.names && !outcome.named.iter().any(|one| is_named(report, one)) {
         misses.push("culprit not named".to_owned());
     }
     verdict.misses = misses;
@@ -233,8 +234,21 @@ fn kept(report: &Value, truth: &Value) -> Option<String> {
     (!right).then(|| "kept by step".to_owned())
 }
 
-/// Whether a process outside the job stands anywhere in what the report blames.
-fn is_named(report: &Value, pid: u32) -> bool {
+/// Whether a culprit stands among what the report blames: one outside the job with the program that it runs, another process by its number.
+fn is_named(report: &Value, culprit: &Culprit) -> bool {
+    let Some(program) = &culprit.program else {
+        return is_told(report, culprit.pid);
+    };
+    let findings = report["findings"].as_array().into_iter().flatten();
+    let outsiders = findings.flat_map(|finding| finding["evidence"]["outsiders"].as_array());
+    outsiders.flatten().any(|outsider| {
+        let command = outsider["command"].as_str().unwrap_or_default();
+        outsider["pid"] == culprit.pid && command.split(' ').any(|word| word == program)
+    })
+}
+
+/// Whether a process's number stands anywhere in what the report blames.
+fn is_told(report: &Value, pid: u32) -> bool {
     let text = [&report["blame"], &report["findings"], &report["verdict"]]
         .map(Value::to_string)
         .join(" ");
@@ -271,7 +285,16 @@ mod tests {
                 truth_with: json!({"turn_ms": [100.0], "model_ms": [30.0], "fixed_ms": [60.0]}),
                 truth_without: json!({"turn_ms": [40.0], "model_ms": [20.0], "fixed_ms": [10.0]}),
             }),
-            named: vec![77],
+            named: vec![
+                Culprit {
+                    pid: 76,
+                    program: Some("store.py".to_owned()),
+                },
+                Culprit {
+                    pid: 77,
+                    program: Some("store.py".to_owned()),
+                },
+            ],
             foreign_cpus: 0.0,
         }
     }
@@ -280,8 +303,11 @@ mod tests {
         json!({
             "verdict": {"bottleneck": kind, "share": share, "speedup_bound": bound},
             "steps": {"count": 101, "time_ms": {"p50": 102.0, "p95": 195.0}},
-            "findings": [{"kind": kind, "share": share}],
-            "blame": [{"path": ["trainer 5: data_wait", "store.py 77: open"]}],
+            "findings": [{
+                "kind": kind, "share": share,
+                "evidence": {"outsiders": [{"pid": 77, "command": "/usr/bin/python3 store.py 1"}]},
+            }],
+            "blame": [{"path": ["trainer 5: data_wait", "worker 9: open"]}],
         })
     }
 
@@ -395,10 +421,24 @@ mod tests {
             &outcome(report("small-files", 0.6, 2.0)),
         );
         assert_eq!(right.misses, Vec::<String>::new());
-        let mut other = report("small-files", 0.6, 2.0);
-        other["blame"] = json!([{"path": ["store.py 770: open"]}]);
-        let unnamed = judge(scenario("open-scanner"), &outcome(other));
-        assert_eq!(unnamed.misses, ["culprit not named"]);
+        for outsiders in [
+            json!([{"pid": 770, "command": "/usr/bin/python3 store.py 1"}]),
+            json!([{"pid": 77, "command": "/usr/bin/python3 restore.py 1"}]),
+            json!(null),
+        ] {
+            let mut other = report("small-files", 0.6, 2.0);
+            other["findings"][0]["evidence"]["outsiders"] = outsiders;
+            let unnamed = judge(scenario("open-scanner"), &outcome(other));
+            assert_eq!(unnamed.misses, ["culprit not named"]);
+        }
+        // Of a rank the number is enough.
+        let mut ranks = outcome(report("small-files", 0.6, 2.0));
+        ranks.named = vec![Culprit {
+            pid: 9,
+            program: None,
+        }];
+        let told = judge(scenario("open-scanner"), &ranks);
+        assert_eq!(told.misses, Vec::<String>::new());
         let few = judge(
             scenario("too-few-workers"),
             &outcome(report("input-cpu", 0.6, 2.0)),

@@ -47,6 +47,14 @@ impl Ground {
     }
 }
 
+/// A process that the report must name.
+#[derive(Clone, Debug)]
+pub struct Culprit {
+    pub pid: u32,
+    /// What it runs, where it is outside the job
+    pub program: Option<String>,
+}
+
 /// Fields are dropped in this order: processes, mounts, groups, files.
 pub struct Place {
     side: Vec<Process>,
@@ -65,7 +73,7 @@ pub struct Place {
     pub gpu: Option<(PathBuf, PathBuf)>,
     job_variables: Vec<(&'static str, String)>,
     /// Processes outside the job that are the cause
-    pub named: Vec<u32>,
+    pub named: Vec<Culprit>,
     /// What the side processes write their errors to
     side_folder: PathBuf,
     /// Data that must not come to be cached
@@ -360,14 +368,17 @@ impl Place {
             &self.side_folder,
             &groups,
             Listen::Output,
-            &self.side_folder.join(name + ".log"),
+            &self.side_folder.join(format!("{name}.log")),
             &[],
         )?;
         let line = match ready {
             Some(begins) => process.line(begins, Duration::from_secs(10))?.1,
             None => String::new(),
         };
-        self.named.push(process.pid());
+        self.named.push(Culprit {
+            pid: process.pid(),
+            program: Some(name),
+        });
         self.side.push(process);
         Ok(line)
     }

@@ -14,7 +14,7 @@ use super::{
     gain::Gain,
     group, interrupt,
     param::Settings,
-    place::{Data, Ground, Place},
+    place::{Culprit, Data, Ground, Place},
     process::{Listen, Process, now_ns},
     random::Random,
 };
@@ -37,7 +37,7 @@ pub struct Outcome {
     /// None for healthy jobs
     pub gain: Option<Gain>,
     /// Processes of which the report must name one
-    pub named: Vec<u32>,
+    pub named: Vec<Culprit>,
     /// CPUs that were used on average by processes that are not part of the run
     pub foreign_cpus: f64,
 }
@@ -88,7 +88,8 @@ pub fn once(
             .as_array()
             .into_iter()
             .flatten()
-            .filter_map(|pid| u32::try_from(pid.as_u64()?).ok()),
+            .filter_map(|pid| u32::try_from(pid.as_u64()?).ok())
+            .map(|pid| Culprit { pid, program: None }),
     );
     Ok(Outcome {
         settings: settings.json(),

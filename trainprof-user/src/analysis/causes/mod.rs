@@ -44,6 +44,8 @@ const MAKES: f64 = 0.05;
 const TAKES: f64 = 0.15;
 /// The same of its other work, which its model does not need.
 const BESIDE: f64 = 0.15;
+/// So much (0–1) of what was guessed to be for batches is known to be for something else: then all of it is.
+const MOSTLY: f64 = 0.5;
 /// What stacks of its code show of that is more than what its calls show from so many times as much on.
 const MORE: f64 = 1.5;
 /// Parts of the time (0–1) that files or clock samples give, and stacks, differ by no more than this where both see the same: then
@@ -112,7 +114,7 @@ pub struct Scene<'a> {
     idle_locks: BTreeMap<LockId, u32>,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     taking_in: Vec<(u64, u64)>,
-    /// Stretches in which a step thread with producers, and without a GPU, did other work than its model's and its input's.
+    /// Stretches in which a step thread without a GPU did other work than its model's and its input's.
     beside_model: Vec<(u64, u64)>,
     helpers: Helpers,
     services: Services,
@@ -136,7 +138,7 @@ impl<'a> Scene<'a> {
         let helpers = Helpers::new(facts, cast);
         let apart = helpers.threads_apart(facts.session);
         let checkpoints = Checkpoints::new(facts, cast, &helpers);
-        let own_batches = if cast.producers.is_empty() {
+        let mut own_batches = if cast.producers.is_empty() {
             own_batches(facts, cast.step_tid, &checkpoints.own)
         } else {
             OwnBatches::default()
@@ -152,8 +154,14 @@ impl<'a> Scene<'a> {
         // What is done beside a GPU, or while it idles, its samples tell.
         let on_gpu = GpuUse::new(facts, cast, gpu).used
             || gpu_use::may_use_another(facts.session, cast.trainer);
-        let beside_model = if cast.producers.is_empty() || on_gpu {
+        let beside_model = if on_gpu {
             Vec::new()
+        } else if cast.producers.is_empty() {
+            let found = after_steps(facts, cast.step_tid, &own_batches);
+            if !found.is_empty() {
+                own_batches = OwnBatches::default();
+            }
+            without(&found, &checkpoints.own)
         } else {
             let taken = taken(facts, cast, locks);
             let passes = facts.passes(cast.step_tid);
@@ -421,6 +429,19 @@ impl<'a> Scene<'a> {
     fn helper(&self, tid: u32) -> Option<Task> {
         self.helpers.task(self.facts.pid(tid)?)
     }
+}
+
+/// Stretches in which a step thread without producers did other work than its model's between its step and the next batch, where that is most of
+/// what was guessed to be for batches.
+fn after_steps(facts: &Facts, step_tid: u32, guess: &OwnBatches) -> Vec<(u64, u64)> {
+    if !guess.guessed {
+        return Vec::new();
+    }
+    let found = Python::new(facts).after_steps(step_tid, BESIDE, facts.passes(step_tid));
+    if share_inside(&guess.spans, &found) < MOSTLY {
+        return Vec::new();
+    }
+    found
 }
 
 /// Stretches in which a step thread with producers took a batch in, or did some of their work itself: between its calls, or in code that

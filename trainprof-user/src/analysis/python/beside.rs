@@ -12,6 +12,7 @@ use crate::{
         fact::{PyFunctionFact, SampleFact},
         touch::PlaceClass,
     },
+    session::Session,
 };
 
 /// A framework that clock samples see less than this part (0–1) of a thread's time trains nothing there.
@@ -34,6 +35,10 @@ const AFTER: f64 = 0.3;
 const BETWEEN_PASSES: RangeInclusive<f64> = 0.2..=0.6;
 /// With so many times as many backward passes as hand-overs, several batches are handed over at once.
 const AT_ONCE: f64 = 1.5;
+/// Samples in a turn that show where in it something begins and ends.
+const EACH: usize = 4;
+/// Samples of drawing batches that tell when in a turn that is.
+const MIN_DRAWN: usize = 3;
 /// Part (0–1) of a function's samples in which it calls a framework, and is no model all the same: it takes a tensor's values over.
 const CALLS: f64 = 0.05;
 /// Part of the samples that show a framework's own Python code where there is a model made of it.
@@ -81,6 +86,31 @@ impl Python<'_> {
             (taken, 0.0..=AFTER)
         };
         let running = self.running(pid);
+        let functions = self.no_models(pid, &running);
+        let computing = self.computing_times(pid);
+        let mut functions = later(self.facts.session, &running, &functions, turns, &computing);
+        functions.retain(|_, mean| after.contains(mean));
+        self.under(pid, least, turns, &functions.into_keys().collect())
+    }
+
+    /// The same of a process that nobody makes input for, where code is seen that draws its batches: in such functions as run between a
+    /// turn's backward pass and the drawing of the next batch. Empty where that is seen too seldom.
+    pub fn after_steps(&self, pid: u32, least: f64, passes: &[u64]) -> Vec<(u64, u64)> {
+        let running = self.running(pid);
+        let is_input = |stack: &u32| self.doing.get(stack) == Some(&Doing::Input);
+        let drawn = running.iter().filter(|(_, stack)| is_input(stack));
+        let drawn: Vec<u64> = drawn.map(|(at, _)| *at).collect();
+        if drawn.len() < MIN_DRAWN {
+            return Vec::new();
+        }
+        let functions = self.no_models(pid, &running);
+        let mut functions = later(self.facts.session, &running, &functions, passes, &drawn);
+        functions.retain(|_, mean| *mean >= BEFORE);
+        self.under(pid, least, passes, &functions.into_keys().collect())
+    }
+
+    /// Functions of the job's own that are no part of a model that is made of a framework; none where it is not seen to be.
+    fn no_models(&self, pid: u32, running: &[(u64, u32)]) -> BTreeSet<u32> {
         let shows = |stack| {
             self.marks
                 .get(stack)
@@ -88,7 +118,7 @@ impl Python<'_> {
         };
         let made_of_it = running.iter().filter(|(_, stack)| shows(stack)).count();
         if (made_of_it as f64) < MADE_OF_IT * running.len() as f64 || made_of_it == 0 {
-            return Vec::new();
+            return BTreeSet::new();
         }
         let session = self.facts.session;
         // What is compiled at run time may be the model, and the kernel works for whoever calls it.
@@ -97,19 +127,41 @@ impl Python<'_> {
             known.is_none_or(|place| place.module.is_none() || place.class == PlaceClass::Kernel)
                 || of_framework(session, place)
         };
-        let functions = self.asides(pid, &running, CALLS, MOST_COMPUTING, may_compute);
-        let functions: BTreeSet<u32> = self
-            .later(pid, &running, &functions, turns)
-            .into_iter()
-            .filter(|(function, mean)| after.contains(mean) && !self.is_called(*function))
-            .map(|(function, _)| function)
-            .collect();
+        let mut functions = self.asides(pid, running, CALLS, MOST_COMPUTING, may_compute);
+        functions.retain(|function| !self.is_called(*function));
+        functions
+    }
+
+    /// Stretches in any of these functions, but for what is done to make input. None reaches over the beginning of a turn, where turns
+    /// are seen several times each: else samples stand for turns in which there was none, too.
+    fn under(
+        &self,
+        pid: u32,
+        least: f64,
+        turns: &[u64],
+        functions: &BTreeSet<u32>,
+    ) -> Vec<(u64, u64)> {
         let python = &self.facts.session.python;
-        self.stretches(pid, least, turns, |stack| {
+        let samples = python.samples.get(&pid).map_or(0, Vec::len);
+        let ends = if samples >= EACH * turns.len() {
+            turns
+        } else {
+            &[]
+        };
+        self.stretches(pid, least, ends, |stack| {
             let of = python.stacks.get(&stack);
             self.doing.get(&stack) != Some(&Doing::Input)
                 && of.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
         })
+    }
+
+    /// When clock samples show the framework's computing.
+    fn computing_times(&self, pid: u32) -> Vec<u64> {
+        let clock = self.facts.samples(pid).iter();
+        clock
+            .filter(|sample| of_framework(self.facts.session, sample.place))
+            .map(|sample| sample.at.0)
+            .collect()
     }
 
     /// Whether a framework calls a function, or another one of the same class: then it is part of the model. (It calls the first half of an
@@ -144,55 +196,13 @@ impl Python<'_> {
         let session = self.facts.session;
         let computes = |place| of_framework(session, place);
         let functions = self.asides(pid, &running, 0.0, MOST_PREPARING, computes);
-        let functions = self
-            .later(pid, &running, &functions, taken)
+        let computing = self.computing_times(pid);
+        let functions = later(session, &running, &functions, taken, &computing)
             .into_iter()
             .filter(|(function, mean)| *mean >= BEFORE && !self.is_called(*function))
             .map(|(function, _)| function)
             .collect();
         self.stretches_under(pid, least, taken, &functions)
-    }
-
-    /// The chance (0–1) that the framework's computing comes later in its turn than each of these functions; only of those that were seen
-    /// often enough.
-    fn later(
-        &self,
-        pid: u32,
-        running: &[(u64, u32)],
-        functions: &BTreeSet<u32>,
-        taken: &[u64],
-    ) -> BTreeMap<u32, f64> {
-        let session = self.facts.session;
-        let since_taken = |at: u64| {
-            let before = taken.partition_point(|from| *from <= at).checked_sub(1)?;
-            Some(at.saturating_sub(taken[before]))
-        };
-        let clock = self.facts.samples(pid).iter();
-        let mut computing: Vec<u64> = clock
-            .filter(|sample| of_framework(session, sample.place))
-            .filter_map(|sample| since_taken(sample.at.0))
-            .collect();
-        computing.sort_unstable();
-        let mut later = BTreeMap::<u32, Vec<f64>>::new();
-        for (at, stack) in running {
-            let stack = session.python.stacks.get(stack).into_iter().flatten();
-            let Some(since) = since_taken(*at) else {
-                continue;
-            };
-            let before = computing.partition_point(|other| *other <= since);
-            let part = (computing.len() - before) as f64 / computing.len().max(1) as f64;
-            for function in stack.filter(|function| functions.contains(function)) {
-                later.entry(*function).or_default().push(part);
-            }
-        }
-        later
-            .into_iter()
-            .filter(|(_, parts)| parts.len() >= MIN_PREPARING)
-            .map(|(function, parts)| {
-                let mean = parts.iter().sum::<f64>() / parts.len() as f64;
-                (function, mean)
-            })
-            .collect()
     }
 
     /// Stretches in any of these functions; `ends` as of `stretches`.
@@ -263,4 +273,41 @@ impl Python<'_> {
             .retain(|_, aside| aside.is_no_model(calls, most) && (aside.samples as f64) <= always);
         functions.into_keys().collect()
     }
+}
+
+/// The chance (0–1) that what happens at these times comes later in its turn than each of these functions; only of those that were seen
+/// often enough.
+fn later(
+    session: &Session,
+    running: &[(u64, u32)],
+    functions: &BTreeSet<u32>,
+    turns: &[u64],
+    times: &[u64],
+) -> BTreeMap<u32, f64> {
+    let since = |at: u64| {
+        let before = turns.partition_point(|from| *from <= at).checked_sub(1)?;
+        Some(at.saturating_sub(turns[before]))
+    };
+    let mut times: Vec<u64> = times.iter().filter_map(|at| since(*at)).collect();
+    times.sort_unstable();
+    let mut later = BTreeMap::<u32, Vec<f64>>::new();
+    for (at, stack) in running {
+        let stack = session.python.stacks.get(stack).into_iter().flatten();
+        let Some(since) = since(*at) else {
+            continue;
+        };
+        let before = times.partition_point(|other| *other <= since);
+        let part = (times.len() - before) as f64 / times.len().max(1) as f64;
+        for function in stack.filter(|function| functions.contains(function)) {
+            later.entry(*function).or_default().push(part);
+        }
+    }
+    later
+        .into_iter()
+        .filter(|(_, parts)| parts.len() >= MIN_PREPARING)
+        .map(|(function, parts)| {
+            let mean = parts.iter().sum::<f64>() / parts.len() as f64;
+            (function, mean)
+        })
+        .collect()
 }

@@ -519,3 +519,39 @@ fn a_metric_is_known_by_the_backward_pass_where_many_batches_are_taken_at_once()
     let loss = told(3, 2);
     close(share(&loss, Kind::HostCompute), 0.0, "a loss");
 }
+
+#[test]
+fn what_is_done_before_the_next_batch_is_drawn_is_not_done_for_it() {
+    // 100 ms of a trainer alone: 40 of a backward pass and the optimizer, 40 in `auc`, 20 forward. Every tenth step shows that it draws a
+    // batch, so many ms after the beginning.
+    let told = |drawn: f64| {
+        let mut tale = alone("auc", false);
+        tale.generator(5, SCRIPT, "batches")
+            .library(TRAINER, "torch")
+            .place(1, "python3.11", PlaceClass::Python)
+            .place(2, "libtorch_cpu.so", PlaceClass::Other)
+            .stack(1, &[4, 1], TRAINER, times(2, 2))
+            .stack(2, &[3, 1], TRAINER, times(4, 1))
+            .stack(3, &[1], TRAINER, times(0, 2));
+        let draws = (0..8).map(|n| f64::from(n) * 1000.0 + drawn);
+        tale.stack(4, &[5, 1], TRAINER, draws);
+        for when in times(2, 2) {
+            tale.sample(TRAINER, when + 1.0, 1);
+        }
+        for when in times(0, 2).chain(times(4, 1)) {
+            tale.sample(TRAINER, when + 1.0, 2);
+        }
+        for step in 0..80 {
+            tale.backward(TRAINER, f64::from(step) * 100.0);
+        }
+        trainer(&tale, 8000.0)
+    };
+    let metric = told(82.0);
+    sums_up(&metric);
+    close(share(&metric, Kind::HostCompute), 0.4, "a metric");
+    close(share(&metric, Kind::InputCpu), 0.0, "no batch");
+    let prepares = told(42.0);
+    close(share(&prepares, Kind::HostCompute), 0.0, "no metric");
+    close(share(&prepares, Kind::InputCpu), 0.4, "a batch");
+    assert!(prepares.own_batches_guessed);
+}
