@@ -183,7 +183,13 @@ fn missing(session: &Session, trainer: &Trainer, kind: Kind) -> Vec<(&'static st
     if lacks(SAMPLES) {
         lack(SAMPLES, left);
     } else if given_up(session, SHED_SAMPLES) {
-        lack(SHED_SAMPLES, left);
+        // What a thread that works alone does is told by nothing else, and for no longer than there are samples.
+        let told = if alone && by_samples > 0.0 {
+            1.0 - trainer.behind_samples
+        } else {
+            1.0
+        };
+        lack(SHED_SAMPLES, left.min(told));
     }
     if kind == Kind::Compute && lacks(STACKS) {
         lack(STACKS, if alone { NO_STACKS } else { NO_STACKS_BESIDE });

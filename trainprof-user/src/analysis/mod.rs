@@ -221,6 +221,7 @@ fn trainer(
         gpu_ours: gpu.ours,
         gpu_use: GpuUse::new(facts, &cast, &gpu),
         unsampled: running::unsampled(facts, &walked) / wall.max(1.0),
+        behind_samples: running::behind_samples(facts, cast.step_tid),
         checkpoints: scene.checkpoints().to_vec(),
         own_batches: scene.own_batches().to_vec(),
         own_batches_guessed: scene.own_batches_guessed(),

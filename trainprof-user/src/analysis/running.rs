@@ -134,6 +134,16 @@ pub fn unsampled(facts: &Facts, walked: &Walked) -> f64 {
     run.map(|(_, spent)| spent.ns).sum()
 }
 
+/// Share (0–1) of what can be walked that lies behind a thread's last sample.
+pub fn behind_samples(facts: &Facts, tid: u32) -> f64 {
+    let last = facts.samples(tid).last().map_or(0, |sample| sample.at.0);
+    let behind = facts.spans.iter();
+    let behind: u64 = behind
+        .map(|(from, to)| to.saturating_sub((*from).max(last)))
+        .sum();
+    behind as f64 / facts.walkable_ns().max(1) as f64
+}
+
 fn count<'a>(facts: &Facts, samples: impl Iterator<Item = &'a SampleFact>) -> Split {
     split_of(facts.session, samples)
 }

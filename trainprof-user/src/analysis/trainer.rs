@@ -45,6 +45,8 @@ pub struct Trainer {
     pub wall: f64,
     /// Share (0–1) of it that threads ran for of which too few samples tell what they did.
     pub unsampled: f64,
+    /// Share (0–1) of what can be walked that lies behind the step thread's last clock sample.
+    pub behind_samples: f64,
     /// Sum of its stalls, ns.
     pub stalled: f64,
     pub checkpoints: Vec<(u64, u64)>,

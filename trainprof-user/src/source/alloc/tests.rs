@@ -52,7 +52,7 @@ fn what_is_given_up_and_what_is_spent_is_told_whatever_becomes_of_windows() {
         let facts = told(mode);
         assert_eq!(facts[0].shed, Vec::<String>::new(), "{mode:?}: at first");
         let last = facts.last().expect("a fact");
-        assert_eq!(last.shed, [SHED_CALLS, "clock-samples"], "{mode:?}");
+        assert_eq!(last.shed, [SHED_CALLS], "{mode:?}");
         assert_eq!((last.budget, last.job_ns), (0.01, 40 * SECOND), "{mode:?}");
         assert_eq!(last.probes_ns, 5 * SECOND, "{mode:?}");
     }

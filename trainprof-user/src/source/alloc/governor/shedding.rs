@@ -9,7 +9,7 @@ use super::{
     windows::PAIRED_EVERY,
 };
 
-/// Half of the samples are given up when all cost more than this part (0–1) of the budget, and not in the first intervals: a first
+/// Half of the samples are given up when all cost more than this part (0–1) of the budget. None are in the first intervals: a first
 /// verdict needs them.
 const SAMPLES_THAT_COST: f64 = 0.1;
 const WHOLE_INTERVALS: u32 = 10;
@@ -57,9 +57,12 @@ impl Governor {
         if busy && self.halves(load, sampling, over) {
             shed.push(Shed::HalfSamples);
         }
-        // All are given up only where that helps, and not taken up again: analysis could not use a part of them.
+        // All are given up only where that helps, and not taken up again: analysis could not use a part of them. Nor are those of a process
+        // that works alone, of which nothing else tells what it does, and not before a first verdict.
         let before = self.shed.contains(&Shed::ClockSamples);
-        if before || (busy && over > 0.5 * self.budget * self.job_rate && sampling > 0.5 * over) {
+        let helps = over > 0.5 * self.budget * self.job_rate && sampling > 0.5 * over;
+        let may = busy && load.busy_processes > 1 && self.intervals > WHOLE_INTERVALS;
+        if before || (may && helps) {
             shed.push(Shed::ClockSamples);
         }
         self.shed = shed;
