@@ -30,7 +30,10 @@ pub(super) fn training_only<T>(by_channel: BTreeMap<T, Vec<u64>>) -> (Vec<T>, Ve
     let split = (1..loaders.len()).find(|at| {
         let (quick, slow) = loaders.split_at(*at);
         let jump = OTHER_PHASE * quick[quick.len() - 1].usual as f64;
-        slow[0].usual as f64 >= jump && differ_in_pairs(quick, slow) && come_in_turn(quick, slow)
+        slow[0].usual as f64 >= jump
+            && are_apart(quick, slow)
+            && differ_in_pairs(quick, slow)
+            && come_in_turn(quick, slow)
     });
     if let Some(at) = split {
         let slow = loaders.split_off(at);
@@ -45,6 +48,14 @@ pub(super) fn training_only<T>(by_channel: BTreeMap<T, Vec<u64>>) -> (Vec<T>, Ve
     }
     out.sort_unstable();
     (channels, out)
+}
+
+/// Whether two groups, sorted, differ more from each other than those of each among themselves: loaders that live for a few batches differ
+/// from one to the next.
+fn are_apart<T>(quick: &[Loader<T>], slow: &[Loader<T>]) -> bool {
+    let times = |a: &Loader<T>, b: &Loader<T>| b.usual as f64 / a.usual as f64;
+    let among = |group: &[Loader<T>]| times(&group[0], &group[group.len() - 1]);
+    times(&quick[quick.len() - 1], &slow[0]) > among(quick).max(among(slow))
 }
 
 /// Whether two steps together take longer in one group too: where two workers are done at the same time short and long ones take
@@ -114,6 +125,13 @@ mod tests {
         (gaps[7], gaps[20]) = (1, 60);
         let (pipes, taken) = training_only(loaders(&gaps));
         assert_eq!((pipes.len(), taken.len()), (30, 150));
+    }
+
+    #[test]
+    fn loaders_that_live_for_a_few_batches_differ() {
+        for gaps in [[7, 12, 15, 25, 41], [25, 7, 41, 12, 15]] {
+            assert_eq!(training_only(loaders(&gaps)).1.len(), 25, "{gaps:?}");
+        }
     }
 
     #[test]
