@@ -8,12 +8,13 @@ use super::{
 use crate::{
     analysis::{
         Verdict, analyse,
-        confidence::{Claim, Doubt},
+        confidence::{Claim, Doubt, SHED_SAMPLES},
         kind::Kind,
         settle,
     },
-    record::{Record, fact::GpuMetric},
+    record::{Record, alloc::GovernorFact, fact::GpuMetric, touch::PlaceClass},
     session::Session,
+    time::KtimeNs,
 };
 
 fn verdict(session: &Session) -> Verdict {
@@ -164,4 +165,45 @@ fn each_doubt_names_what_would_settle_it() {
             assert!(told.contains(said), "{doubt:?}: no \"{said}\" in: {told}");
         }
     }
+}
+
+/// A trainer alone that computes, with clock samples for so many of 15 s: then they were given up.
+fn sampled_for(seconds: u32) -> Session {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(5, "/data", "ext4").place(
+        1,
+        "libtorch_cpu.so",
+        PlaceClass::Other,
+    );
+    for step in 0..150 {
+        let begin = f64::from(step) * 100.0;
+        let file = On::File(5);
+        tale.wait(TRAINER, begin, begin + 1.0, READ, file, By::Interrupt);
+    }
+    for sample in 0..seconds * 100 {
+        tale.sample(TRAINER, f64::from(sample) * 10.0 + 5.0, 1);
+    }
+    let mut session = tale.session(15_000.0);
+    session.apply(&Record::Governor(GovernorFact {
+        at: KtimeNs(0),
+        budget: 0.01,
+        job_ns: 0,
+        probes_ns: 0,
+        own_ns: 0,
+        windows_ns: 0,
+        windows: 0,
+        worst_thread_ns: 0,
+        shed: vec![SHED_SAMPLES.to_owned()],
+    }));
+    session
+}
+
+#[test]
+fn what_runs_alone_is_told_as_far_as_there_are_samples() {
+    let whole = verdict(&sampled_for(15));
+    assert_eq!(whole.bottleneck, "compute");
+    assert!(whole.confidence > 0.8, "{}", whole.confidence);
+    let half = verdict(&sampled_for(8));
+    assert!(half.confidence < 0.6, "{}", half.confidence);
+    assert_eq!(verdict(&sampled_for(2)).bottleneck, "inconclusive");
 }
