@@ -4,6 +4,7 @@ mod alloc;
 mod empty;
 mod governor;
 mod job;
+mod lasting;
 mod loads;
 mod overhead;
 mod section;

@@ -26,7 +26,7 @@ use crate::cmd::{root, run as run_command};
 /// What the load is.
 pub const TITLE: &str = "A PyTorch and numpy job that augments small pictures in one process";
 /// Pictures that the bare job makes in a run, for about 20 s.
-const PICTURES: f64 = 200_000.0;
+pub const PICTURES: f64 = 200_000.0;
 /// Pictures of the run that counts allocations.
 const COUNTED: u64 = 3_200;
 
@@ -109,9 +109,9 @@ pub fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The command line of the bare job, with so much of its work.
-pub fn job(scale: f64) -> Result<Vec<OsString>> {
-    Ok(line(&python()?, (PICTURES * scale).max(64.0) as u64))
+/// The command line of the bare job, which makes so many pictures.
+pub fn job(pictures: f64) -> Result<Vec<OsString>> {
+    Ok(line(&python()?, pictures.max(64.0) as u64))
 }
 
 fn line(python: &Path, pictures: u64) -> Vec<OsString> {

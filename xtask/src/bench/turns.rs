@@ -9,13 +9,13 @@ use clap::Parser;
 use super::{
     Common, Place, chosen,
     job::{Job, Work},
+    lasting::Lasting,
     loads::Load,
     section,
     stats::Spread,
     table::{host, percent},
     tools::{Attached, Launch, Paths, Tool},
 };
-use crate::cmd::root;
 
 /// Pictures that the allocating job makes in a turn, for about 15 s.
 const PICTURES: f64 = 130_000.0;
@@ -36,43 +36,11 @@ struct Options {
     common: Common,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Jpeg,
-    Allocations,
-}
-
-impl Kind {
-    const ALL: [Self; 2] = [Self::Jpeg, Self::Allocations];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Jpeg => "jpeg",
-            Self::Allocations => "allocations",
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::Jpeg => Load::Jpeg.title(),
-            Self::Allocations => {
-                "a PyTorch and numpy job of one process that allocates a million times a second"
-            }
-        }
-    }
-
-    fn unit(self) -> &'static str {
-        match self {
-            Self::Jpeg => Load::Jpeg.unit(),
-            Self::Allocations => "picture",
-        }
-    }
-
-    fn arms(self) -> [Arm; 2] {
-        match self {
-            Self::Jpeg => [Arm::Empty, Arm::Trainprof],
-            Self::Allocations => [Arm::TrainprofOff, Arm::Trainprof],
-        }
+/// What takes turns beside a job without a tool.
+fn arms(job: Lasting) -> [Arm; 2] {
+    match job {
+        Lasting::Jpeg => [Arm::Empty, Arm::Trainprof],
+        Lasting::Allocations => [Arm::TrainprofOff, Arm::Trainprof],
     }
 }
 
@@ -123,25 +91,11 @@ pub fn run(args: &[String]) -> Result<()> {
         Ok(options) => options,
         Err(error) => error.exit(),
     };
-    let kinds = chosen(&options.only, &Kind::ALL, Kind::name)?;
+    let kinds = chosen(&options.only, &Lasting::ALL, Lasting::name)?;
     let Place { paths, bench } = Place::new(&options.common, Load::Jpeg)?;
     let mut all = Vec::new();
     for kind in kinds {
-        let line = match kind {
-            Kind::Jpeg => bench.command(Load::Jpeg, Tool::Bare)?,
-            Kind::Allocations => {
-                let python = crate::setup::python().context("no Python with torch and numpy")?;
-                let pictures = (PICTURES * options.common.scale).max(64.0) as u64;
-                let script = root().join("xtask/bench/augment.py").into_os_string();
-                let line: [OsString; 4] = [
-                    python.into(),
-                    script,
-                    "-".into(),
-                    pictures.to_string().into(),
-                ];
-                line.to_vec()
-            }
-        };
+        let line = kind.line(&bench, PICTURES)?;
         all.push((kind, turns(kind, &line, options.rounds, &paths)?));
     }
     let text = render(&all, args)?;
@@ -152,13 +106,13 @@ pub fn run(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn turns(kind: Kind, line: &[OsString], rounds: usize, paths: &Paths) -> Result<Vec<Turn>> {
+fn turns(kind: Lasting, line: &[OsString], rounds: usize, paths: &Paths) -> Result<Vec<Turn>> {
     let mut job = Job::start(line)?;
     // Warms the page cache, the allocator and the clock of the processor; not counted.
     turn(&mut job, Arm::Bare, paths)?;
     let mut turns = vec![turn(&mut job, Arm::Bare, paths)?];
     for round in 0..rounds {
-        let mut arms = kind.arms();
+        let mut arms = arms(kind);
         if round % 2 == 1 {
             arms.reverse();
         }
@@ -206,7 +160,7 @@ fn slower(turns: &[Turn], arm: Arm, value: fn(&Work) -> f64) -> Vec<f64> {
         .collect()
 }
 
-fn render(all: &[(Kind, Vec<Turn>)], args: &[String]) -> Result<String> {
+fn render(all: &[(Lasting, Vec<Turn>)], args: &[String]) -> Result<String> {
     let mut text = String::new();
     let command = args
         .iter()
@@ -228,7 +182,7 @@ fn render(all: &[(Kind, Vec<Turn>)], args: &[String]) -> Result<String> {
     )?;
     writeln!(text, "|---|---|---|---|---|---|---|---|---|---|")?;
     for (kind, turns) in all {
-        for arm in kind.arms() {
+        for arm in arms(*kind) {
             let of: Vec<&Turn> = turns.iter().filter(|turn| turn.arm == arm).collect();
             let [wall, cpu] =
                 [Work::wall_ns_per_unit, Work::cpu_ns_per_unit].map(|v| slower(turns, arm, v));

@@ -5,11 +5,12 @@
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 
 use super::{
     Common, Place, alloc,
     job::{Job, Work},
+    lasting::Lasting,
     loads::Load,
     section,
     stats::Spread,
@@ -25,8 +26,8 @@ use crate::scenarios::group::{self, Group};
 )]
 struct Options {
     /// What the jobs do
-    #[arg(long, value_enum, default_value_t = Pair::Jpeg)]
-    job: Pair,
+    #[arg(long, value_enum, default_value_t = Lasting::Jpeg)]
+    job: Lasting,
     /// Rounds; in each both jobs are watched once, and once none is
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -37,51 +38,11 @@ struct Options {
     common: Common,
 }
 
-/// What both twins do.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Pair {
-    /// Load (a) of the overhead benchmark
-    Jpeg,
-    /// The load of the alloc benchmark
-    Allocations,
-}
-
-impl Pair {
-    fn title(self) -> &'static str {
-        match self {
-            Self::Jpeg => Load::Jpeg.title(),
-            Self::Allocations => alloc::TITLE,
-        }
-    }
-
-    /// A job of its kind, as a heading says it.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Jpeg => "A job",
-            Self::Allocations => "A job that allocates",
-        }
-    }
-
-    fn unit(self) -> &'static str {
-        match self {
-            Self::Jpeg => Load::Jpeg.unit(),
-            Self::Allocations => "picture",
-        }
-    }
-
-    fn line(self, place: &Place) -> Result<Vec<std::ffi::OsString>> {
-        match self {
-            Self::Jpeg => place.bench.command(Load::Jpeg, Tool::Bare),
-            Self::Allocations => alloc::job(place.bench.scale),
-        }
-    }
-
-    /// The name of its table.
-    fn section(self) -> &'static str {
-        match self {
-            Self::Jpeg => "twins",
-            Self::Allocations => "twins-allocations",
-        }
+/// What a heading calls it, and the name of its table.
+fn heading(job: Lasting) -> (&'static str, &'static str) {
+    match job {
+        Lasting::Jpeg => ("A job", "twins"),
+        Lasting::Allocations => ("A job that allocates", "twins-allocations"),
     }
 }
 
@@ -162,7 +123,7 @@ pub fn run(args: &[String]) -> Result<()> {
     };
     let place = Place::new(&options.common, Load::Jpeg)?;
     group::sweep();
-    let line = options.job.line(&place)?;
+    let line = options.job.line(&place.bench, alloc::PICTURES)?;
     let mut twins = [Twin::start(&line, "one")?, Twin::start(&line, "other")?];
     // Warms the page cache, the allocator and the clock of the processor; not counted.
     turn(&mut twins)?;
@@ -185,7 +146,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let text = render(&rounds, args, &options)?;
     println!("{text}");
     if let Some(out) = &options.common.out {
-        section::write(out, options.job.section(), &text)?;
+        section::write(out, heading(options.job).1, &text)?;
     }
     Ok(())
 }
@@ -259,7 +220,7 @@ fn render(rounds: &[Round], args: &[String], options: &Options) -> Result<String
     let command = args
         .iter()
         .fold(String::new(), |line, arg| line + " " + arg);
-    writeln!(text, "## {} beside its twin\n", options.job.name())?;
+    writeln!(text, "## {} beside its twin\n", heading(options.job).0)?;
     writeln!(text, "{}\n", host())?;
     writeln!(
         text,

@@ -141,17 +141,15 @@ impl Python<'_> {
         turns: &[u64],
         functions: &BTreeSet<u32>,
     ) -> Vec<(u64, u64)> {
-        let python = &self.facts.session.python;
-        let samples = python.samples.get(&pid).map_or(0, Vec::len);
+        let samples = self.facts.session.python.samples.get(&pid);
+        let samples = samples.map_or(0, Vec::len);
         let ends = if samples >= EACH * turns.len() {
             turns
         } else {
             &[]
         };
         self.stretches(pid, least, ends, |stack| {
-            let of = python.stacks.get(&stack);
-            self.doing.get(&stack) != Some(&Doing::Input)
-                && of.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
+            self.doing.get(&stack) != Some(&Doing::Input) && self.is_under(stack, functions)
         })
     }
 
@@ -213,11 +211,13 @@ impl Python<'_> {
         ends: &[u64],
         functions: &BTreeSet<u32>,
     ) -> Vec<(u64, u64)> {
-        let is_aside = |stack: u32| {
-            let stack = self.facts.session.python.stacks.get(&stack);
-            stack.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
-        };
-        self.stretches(pid, least, ends, is_aside)
+        self.stretches(pid, least, ends, |stack| self.is_under(stack, functions))
+    }
+
+    /// Whether a stack goes through any of these functions.
+    fn is_under(&self, stack: u32, functions: &BTreeSet<u32>) -> bool {
+        let stack = self.facts.session.python.stacks.get(&stack);
+        stack.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
     }
 
     /// Functions of the job's own under which its framework computes in no more than the part `calls` of these stacks, and for no more than
