@@ -68,22 +68,37 @@ fn unstalled(parts: &mut [(f64, f64)]) -> f64 {
     (own / least).clamp(1.0, MOST)
 }
 
+/// The mean of all stretches by that of an undisturbed one. Means of a few steps differ by chance too, as far as the steps in them differ
+/// from each other: only the part of their deviation beyond that is a disturbance.
 fn undisturbed(own: &[f64]) -> f64 {
     let each = own.len().div_ceil(STRETCHES).max(MIN_STEPS);
-    let mut means: Vec<f64> = own
+    let (mut means, by_chance): (Vec<f64>, Vec<f64>) = own
         .chunks_exact(each)
-        .map(|stretch| stretch.iter().sum::<f64>() / each as f64)
-        .collect();
+        .map(|stretch| {
+            let (mean, variance) = mean_and_variance(stretch);
+            (mean, variance / each as f64)
+        })
+        .unzip();
     if means.len() < 4 {
         return 1.0;
     }
     means.sort_by(f64::total_cmp);
-    let mean = means.iter().sum::<f64>() / means.len() as f64;
-    let undisturbed = means[(means.len() as f64 * UNDISTURBED) as usize];
+    let (mean, variance) = mean_and_variance(&means);
+    let (by_chance, _) = mean_and_variance(&by_chance);
+    let real = ((variance - by_chance).max(0.0) / variance.max(f64::MIN_POSITIVE)).sqrt();
+    let quicker = mean - means[(means.len() as f64 * UNDISTURBED) as usize];
+    let undisturbed = mean - quicker * real;
     if undisturbed <= 0.0 {
         return 1.0;
     }
     (mean / undisturbed).clamp(1.0, MOST)
+}
+
+/// The mean, and the variance that a sample of these tells (by n − 1).
+fn mean_and_variance(of: &[f64]) -> (f64, f64) {
+    let mean = of.iter().sum::<f64>() / of.len() as f64;
+    let squares: f64 = of.iter().map(|one| (one - mean).powi(2)).sum();
+    (mean, squares / (of.len() as f64 - 1.0).max(1.0))
 }
 
 #[cfg(test)]
@@ -124,6 +139,31 @@ mod tests {
             .collect();
         assert!((pace(&waits, &stalls).undisturbed - 1.0).abs() < 1e-9);
         assert!((pace(&steps((0..10).map(|_| 100)), &[]).undisturbed - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn stretches_that_differ_as_their_steps_let_expect_are_not_disturbed() {
+        // Steps of 20 to 180, in no order; in the mean of many watches.
+        let mut state = 1_u64;
+        let mut uneven = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            20 + (state >> 33) % 160
+        };
+        let watches: Vec<Vec<u64>> = (0..50)
+            .map(|_| (0..320).map(|_| uneven()).collect())
+            .collect();
+        let mean = |slower: u64| {
+            let told = watches.iter().map(|watch| {
+                let scale = |(at, step): (usize, &u64)| step * if at < 160 { 100 } else { slower };
+                pace(&steps(watch.iter().enumerate().map(scale)), &[]).undisturbed
+            });
+            told.sum::<f64>() / watches.len() as f64
+        };
+        assert!(mean(100) < 1.025, "{}", mean(100));
+        // The second half takes a third longer, which is 1.165; a part of that may be chance.
+        assert!((1.1..1.17).contains(&mean(133)), "{}", mean(133));
     }
 
     #[test]

@@ -7,13 +7,13 @@ mod locked;
 mod off_cpu;
 mod on_cpu;
 mod outside;
+mod own_batches;
 mod services;
 mod slack;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    alternation::alternation,
     cast::Cast,
     checkpoints::Checkpoints,
     crowding::Crowding,
@@ -36,6 +36,7 @@ use crate::record::fact::GpuCallKind;
 pub use around_calls::AroundCalls;
 use file_faults::FileFaults;
 pub use outside::outsider;
+use own_batches::OwnBatches;
 use services::Services;
 use slack::Slack;
 
@@ -44,13 +45,8 @@ const MAKES: f64 = 0.05;
 const TAKES: f64 = 0.15;
 /// The same of its other work, which its model does not need.
 const BESIDE: f64 = 0.15;
-/// So much (0–1) of what was guessed to be for batches is known to be for something else: then all of it is.
-const MOSTLY: f64 = 0.5;
 /// What stacks of its code show of that is more than what its calls show from so many times as much on.
 const MORE: f64 = 1.5;
-/// Parts of the time (0–1) that files or clock samples give, and stacks, differ by no more than this where both see the same: then
-/// the former are the finer ones.
-const AGREE: f64 = 0.12;
 
 /// What is known about a cause beyond its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,7 +135,7 @@ impl<'a> Scene<'a> {
         let apart = helpers.threads_apart(facts.session);
         let checkpoints = Checkpoints::new(facts, cast, &helpers);
         let mut own_batches = if cast.producers.is_empty() {
-            own_batches(facts, cast.step_tid, &checkpoints.own)
+            OwnBatches::new(facts, cast.step_tid, &checkpoints.own)
         } else {
             OwnBatches::default()
         };
@@ -157,7 +153,7 @@ impl<'a> Scene<'a> {
         let beside_model = if on_gpu {
             Vec::new()
         } else if cast.producers.is_empty() {
-            let found = after_steps(facts, cast.step_tid, &own_batches);
+            let found = own_batches.after_steps(facts, cast.step_tid);
             if !found.is_empty() {
                 own_batches = OwnBatches::default();
             }
@@ -431,19 +427,6 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Stretches in which a step thread without producers did other work than its model's between its step and the next batch, where that is most of
-/// what was guessed to be for batches.
-fn after_steps(facts: &Facts, step_tid: u32, guess: &OwnBatches) -> Vec<(u64, u64)> {
-    if !guess.guessed {
-        return Vec::new();
-    }
-    let found = Python::new(facts).after_steps(step_tid, BESIDE, facts.passes(step_tid));
-    if share_inside(&guess.spans, &found) < MOSTLY {
-        return Vec::new();
-    }
-    found
-}
-
 /// Stretches in which a step thread with producers took a batch in, or did some of their work itself: between its calls, or in code that
 /// does so.
 fn takes_in(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>) -> Vec<(u64, u64)> {
@@ -468,54 +451,4 @@ fn ranks_batches(facts: &Facts, cast: &Cast) -> BTreeMap<u32, Vec<(u64, u64)>> {
     let python = Python::new(facts);
     let ranks = cast.ranks.iter();
     ranks.map(|pid| (*pid, python.input(*pid, MAKES))).collect()
-}
-
-/// What a step thread without producers does for its batches.
-#[derive(Default)]
-struct OwnBatches {
-    /// Stretches in which it makes them.
-    spans: Vec<(u64, u64)>,
-    /// Stretches that tell steps, and how finely their ends are known, ns.
-    turns: Option<(Vec<(u64, u64)>, u64)>,
-    /// Nothing but that it alternates with what a framework computes tells that it is that.
-    guessed: bool,
-}
-
-/// Files that a step thread opens and its clock samples tell where batches begin, stacks of its code what is done for them.
-fn own_batches(facts: &Facts, step_tid: u32, checkpoints: &[(u64, u64)]) -> OwnBatches {
-    let mut found = phases::own_batches(facts, step_tid, checkpoints);
-    if phases::apart_are_files(facts, step_tid, &found) {
-        found.clear();
-    }
-    let mut turns = Some((found.clone(), 0));
-    let mut guessed = false;
-    if found.is_empty() {
-        turns = None;
-        if let Some(alternation) = alternation(facts, step_tid, checkpoints) {
-            guessed = true;
-            found = alternation.apart;
-            turns = alternation
-                .countable
-                .then(|| (found.clone(), alternation.resolution_ns));
-        }
-    }
-    let python = Python::new(facts);
-    let mut told = python.input(step_tid, MAKES);
-    let mut told_apart = false;
-    if told.is_empty() && found.is_empty() {
-        told = python.beside(step_tid, MAKES);
-        told_apart = !told.is_empty();
-    }
-    let turns = turns.or_else(|| python.turns(step_tid));
-    let part = |spans: &[(u64, u64)]| share_inside(&facts.spans, spans);
-    let agree = !found.is_empty() && (part(&found) - part(&told)).abs() <= AGREE;
-    OwnBatches {
-        guessed: told_apart || guessed && told.is_empty(),
-        spans: if told.is_empty() || agree {
-            found
-        } else {
-            told
-        },
-        turns,
-    }
 }

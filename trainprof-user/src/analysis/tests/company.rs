@@ -275,6 +275,39 @@ fn the_wait_that_the_end_cuts_off_is_left_out() {
 }
 
 #[test]
+fn a_wait_for_workers_made_anew_that_the_end_cuts_off_is_left_out_too() {
+    // Epochs of 1 s, each with a worker and a pipe of its own; the watch ends while the next worker is waited for, a little longer
+    // than ever before, or for so long that it is another matter.
+    let told = |waits: f64| {
+        let mut tale = job(0);
+        for epoch in 0..8_u32 {
+            let begin = f64::from(epoch) * 1000.0;
+            let (worker, pipe) = (310 + epoch, 500 + u64::from(epoch));
+            for (from, to) in [(60.0, 900.0), (930.0, 930.5), (960.0, 960.5)] {
+                tale.wait(
+                    TRAINER,
+                    begin + from,
+                    begin + to,
+                    POLL,
+                    On::Pipe(pipe),
+                    By::Thread(feeder(worker)),
+                );
+                tale.touch(TRAINER, begin + to, Op::Read, Class::Pipe, pipe, 4);
+            }
+            tale.process(worker, TRAINER)
+                .thread(worker, feeder(worker))
+                .lived(worker, begin + 50.0, begin + 990.0);
+        }
+        let end = 8060.0 + waits;
+        tale.wait(TRAINER, 8060.0, end, POLL, On::Pipe(600), By::Nobody);
+        let trainer = analyse(&tale.session(end)).trainer.expect("a trainer");
+        trainer.ns(Kind::Unknown) / trainer.wall
+    };
+    assert!(told(900.0) < 0.02, "{}", told(900.0));
+    assert!(told(4000.0) > 0.25, "{}", told(4000.0));
+}
+
+#[test]
 fn a_server_above_a_process_that_trains_is_not_the_trainer() {
     let kernel = 300;
     let mut tale = Tale::default();

@@ -12,6 +12,9 @@ const ONE_STALL_NS: u64 = 2_000_000;
 /// A stall of at least this share of the time that a batch takes sees it made.
 const MOST_OF_BATCH: f64 = 0.7;
 
+/// Of a few waits alike the next one may take so many times as long as the longest.
+const LONGER: f64 = 1.5;
+
 /// What was made for two stalls of one producer is much the same where it began and ended as near to each other as this part of the time that
 /// a batch takes: many short stalls while one batch is made need one walk.
 const MUCH_THE_SAME: u64 = 16;
@@ -27,7 +30,8 @@ pub(super) struct Batch {
 
 impl Walker<'_> {
     /// Where a span ends without a wait for a batch that its end cuts off: who was to end that is not known, and those that were
-    /// seen whole tell the same. One that is longer than all of them is another matter.
+    /// seen whole tell the same. One that is plainly longer than all of them is another matter. What is waited for may be new: workers
+    /// that are made anew hand over in a pipe of their own.
     pub(super) fn without_cut(&self, from: u64, to: u64) -> u64 {
         let items = self.facts.items(self.cast.step_tid);
         let upto = items.partition_point(|item| item.from < to);
@@ -35,15 +39,19 @@ impl Walker<'_> {
             return to;
         };
         let cut = last.woken >= to && last.waker.kind == WakerKind::Unknown as u8;
+        let same = |item: &&Item| line(&item.object) == line(&last.object);
+        let new = !before.iter().any(|item| same(&item));
         let like = before
             .iter()
-            .filter(|item| item.from >= from && self.cast.fed(item))
-            .filter(|item| item.nr == last.nr && line(&item.object) == line(&last.object))
+            .filter(|item| item.from >= from && self.cast.fed(item) && item.nr == last.nr)
+            .filter(|item| same(item) || new && item.object.class == last.object.class)
             .map(|item| item.woken - item.from)
             .max();
-        match like {
-            Some(longest) if cut && last.woken - last.from <= longest => last.from.max(from),
-            _ => to,
+        let longest = like.map_or(0.0, |longest| longest as f64 * LONGER);
+        if cut && last.woken - last.from <= longest as u64 {
+            last.from.max(from)
+        } else {
+            to
         }
     }
 
