@@ -24,8 +24,9 @@ struct Work {
 }
 
 impl Work {
-    /// `without`: stretches that are no work on a batch. `None` where too few steps show how much one is.
-    fn of(spans: &[(u64, u64)], without: &[(u64, u64)]) -> Option<Self> {
+    /// `without`: stretches that are no work on a batch. `None` where too few steps show how much one is. Over whole epochs, at whose ends
+    /// nothing is aside, the mean shows it.
+    fn of(spans: &[(u64, u64)], without: &[(u64, u64)], epochs: &[u64]) -> Option<Self> {
         let own: Vec<u64> = spans
             .iter()
             .map(|(from, to)| to - from - overlap(without, *from, *to))
@@ -40,7 +41,7 @@ impl Work {
             .filter(|at| !work.hardly(*at) && (*at == 0 || !work.hardly(at - 1)))
             .map(|at| (at, work.own[at]))
             .collect();
-        (work.single.len() >= MIN_SINGLE).then_some(work)
+        (work.single.len() >= MIN_SINGLE || epochs.len() >= ALIKE).then_some(work)
     }
 
     fn hardly(&self, at: usize) -> bool {
@@ -49,6 +50,9 @@ impl Work {
 
     /// The usual work on a batch around a place.
     fn usual(&self, place: usize) -> f64 {
+        if self.single.len() < MIN_SINGLE {
+            return self.mean;
+        }
         let next = self.single.partition_point(|(at, _)| *at < place);
         let from = next
             .saturating_sub(MIN_SINGLE / 2)
@@ -82,7 +86,7 @@ struct Stretch {
 /// most have as many batches.
 pub fn spread(spans: &mut Vec<(u64, u64)>, without: &[(u64, u64)], epochs: &[u64]) {
     fill(spans, without, epochs);
-    let Some(work) = Work::of(spans, without) else {
+    let Some(work) = Work::of(spans, without, epochs) else {
         return;
     };
     let mut first = 0;
@@ -136,7 +140,7 @@ fn fill(spans: &mut Vec<(u64, u64)>, without: &[(u64, u64)], epochs: &[u64]) {
         .filter(|(first, end)| first < end)
         .collect();
     let usual = usual_count(whole.iter().map(|(first, end)| end - first));
-    let (Some(usual), Some(work)) = (usual, Work::of(spans, without)) else {
+    let (Some(usual), Some(work)) = (usual, Work::of(spans, without, epochs)) else {
         return;
     };
     for (first, end) in whole.into_iter().rev() {
@@ -251,6 +255,25 @@ mod tests {
         let as_they_were = spans.clone();
         spread(&mut spans, &[(0, 40), (100, 140)], &[0, 100]);
         assert_eq!(spans, as_they_were);
+    }
+
+    #[test]
+    fn where_hardly_a_batch_comes_alone_whole_epochs_show_how_much_one_is() {
+        // Epochs of four batches, each of 12: two pairs, of which one message comes right before the other.
+        let epochs: Vec<u64> = (0..7).map(|n| n * 1000).collect();
+        let (mut spans, mut without) = (Vec::new(), Vec::new());
+        for begin in &epochs {
+            without.push((*begin, begin + 951));
+            let taken = [0, 952, 976, 977, 1000].map(|at| begin + at);
+            spans.extend(taken.windows(2).map(|pair| (pair[0], pair[1])));
+        }
+        spread(&mut spans, &without, &epochs);
+        let lengths: Vec<u64> = spans.iter().map(|(from, to)| to - from).collect();
+        for epoch in lengths.chunks(4) {
+            assert!(epoch[0].abs_diff(963) <= 2, "{lengths:?}");
+            let others = epoch[1..].iter();
+            assert!(others.clone().all(|ns| ns.abs_diff(12) <= 2), "{lengths:?}");
+        }
     }
 
     #[test]
