@@ -100,6 +100,59 @@ fn a_leak_is_measured_and_its_call_site_named() {
     checks.done();
 }
 
+/// Whether a program gets huge pages where it asks for them, and the kernel tells which are: Linux 6.7.
+fn has_huge_pages() -> bool {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|n| n.trim().parse::<u32>().ok());
+    let tells = (numbers.next(), numbers.next()) >= (Some(6), Some(7));
+    tells && enabled.is_ok_and(|enabled| !enabled.contains("[never]"))
+}
+
+#[test]
+fn what_is_kept_in_huge_pages_counts_as_much_as_it_is() {
+    let Some(_turn) = root_test("what_is_kept_in_huge_pages_counts_as_much_as_it_is") else {
+        return;
+    };
+    if left_out_in_vm(
+        "what_is_kept_in_huge_pages_counts_as_much_as_it_is",
+        "2 GB of memory",
+    ) {
+        return;
+    }
+    if !has_huge_pages() {
+        skip(
+            "what_is_kept_in_huge_pages_counts_as_much_as_it_is",
+            "no huge pages, or none that the kernel tells",
+        );
+        return;
+    }
+    let seen = keeper("huge", 2.0 * MB, 25);
+    let seconds = f64_at(&seen.truth, "/seconds");
+    let mut checks = Checks::new();
+    for (function, kept) in [("keep_huge", "/kept_huge"), ("keep_block", "/kept")] {
+        let truth = f64_at(&seen.truth, kept) / seconds;
+        let sites = seen.report.rows("/memory/kept_sites");
+        let Some(site) = sites.iter().find(|site| site["function"] == function) else {
+            panic!("{function} is not among {sites:?}");
+        };
+        let told = f64_at(site, "/kept_bytes_per_s");
+        let error = f64_at(site, "/error_bytes_per_s");
+        checks.that((told - truth).abs() < 1.5 * error, || {
+            format!("{function} keeps {told:.0} ± {error:.0}, truly {truth:.0}")
+        });
+        checks.that(error < 0.7 * truth, || format!("{function}: ± {error:.0}"));
+    }
+    let first = finding(&seen, "memory-growth").map(|growth| &growth["evidence"]["sites"][0]);
+    checks.that(
+        first.is_some_and(|first| first["function"] == "keep_huge"),
+        || format!("{first:?}"),
+    );
+    checks.done();
+}
+
 #[test]
 fn sizes_of_memory_calls_are_exact() {
     let Some(_turn) = root_test("sizes_of_memory_calls_are_exact") else {

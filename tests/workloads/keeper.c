@@ -9,6 +9,7 @@
  * files    keeps RATE of files in /dev/shm, mapped and written
  * shared   maps shared memory, writes it and unmaps it, at RATE
  * share    keeps RATE of shared memory
+ * huge     keeps RATE in ordinary pages, and forty times as much in huge ones
  * copy     forks a child that writes, page by page at RATE, memory that it has from its parent
  */
 #include "wl.h"
@@ -16,7 +17,9 @@
 #define STEP_MS 50
 #define PAGE 4096
 
-static uint64_t kept, copied, maps, map_bytes, seconds_us;
+#define HUGE (2UL << 20)
+
+static uint64_t kept, kept_huge, copied, maps, map_bytes, seconds_us;
 
 __attribute__((noinline)) static char *keep_block(size_t bytes)
 {
@@ -42,6 +45,17 @@ __attribute__((noinline)) static void take_and_give_back(size_t bytes, int how)
     munmap(block, bytes);
     maps++;
     map_bytes = bytes;
+}
+
+/* One page fault brings all of it in. */
+__attribute__((noinline)) static void keep_huge(void)
+{
+    char *block = map(2 * HUGE, MAP_PRIVATE);
+    char *whole = (char *)(((uintptr_t)block + HUGE - 1) / HUGE * HUGE);
+    if (madvise(whole, HUGE, MADV_HUGEPAGE))
+        die("madvise");
+    memset(whole, 5, HUGE);
+    kept_huge += HUGE;
 }
 
 /* Gone with its mapping, and so with the process. */
@@ -87,6 +101,11 @@ static void work(const char *kind, double rate, double length, double fills, cha
                 keep_block(step / 4);
             kept += step;
             take_and_give_back(4 * step, MAP_PRIVATE);
+        } else if (!strcmp(kind, "huge")) {
+            keep_block(step);
+            kept += step;
+            for (due += 40 * step; due >= HUGE; due -= HUGE)
+                keep_huge();
         } else if (!strcmp(kind, "cache")) {
             fill += (4 * rate - fill) * STEP_MS / 1000 / fills;
             while (kept + BLOCK < fill) {
@@ -170,6 +189,7 @@ int main(int argc, char **argv)
         truth_begin();
     }
     truth_int("kept", kept);
+    truth_int("kept_huge", kept_huge);
     truth_int("copied", copied);
     truth_int("maps", maps);
     truth_int("map_bytes", map_bytes);

@@ -130,6 +130,30 @@ fn what_each_worker_waited_for_is_told_however_few_threads_are_listed() {
 }
 
 #[test]
+fn the_trainer_is_told_however_few_rows_are_listed() {
+    let mut waiting = 0;
+    for (path, report) in reports(Shown { top: 1 }) {
+        let Some(trainer) = &report.trainer else {
+            continue;
+        };
+        let text = report::to_text(&report, 1, WIDTH);
+        let path = path.display();
+        assert_eq!(report.threads.len(), 1, "{path}");
+        assert_eq!(report.threads[0].tid, trainer.tid, "{path}");
+        let said = format!("the trainer's thread {} waited", trainer.tid);
+        assert!(text.contains(&said), "{path}: {text}");
+        let mut table = text.lines().skip_while(|line| !line.contains("ROLE"));
+        let row = table.nth(1).expect("a process");
+        assert!(
+            row.trim_start().starts_with(&trainer.pid.to_string()),
+            "{path}: {row}"
+        );
+        waiting += usize::from(trainer.share.on_cpu < 0.3);
+    }
+    assert!(waiting >= 5, "{waiting} trainers that wait");
+}
+
+#[test]
 fn the_text_says_where_the_job_ran() {
     for (path, report) in reports(Shown::default()) {
         let text = report::to_text(&report, 20, WIDTH);

@@ -196,7 +196,7 @@ fn copies(session: &Session) -> BTreeMap<u32, Copies> {
                     .collect(),
                 ..Copies::default()
             });
-            let bytes = fault.faults * page;
+            let bytes = fault.bytes(page);
             copies.squares += bytes * bytes;
             copies.samples += 1;
             let second = fault.fact.at.seconds_since(start.at) as usize;
@@ -323,24 +323,25 @@ fn sites<'a>(
         .map_or(0.0, |sampling| f64::from(sampling.page_bytes));
     let seconds = seconds.max(1e-9);
     let mut all = 0.0;
-    // By stack: faults, their squares, samples.
+    // By stack: bytes, their squares, samples.
     let mut stacks = BTreeMap::<u32, (f64, f64, usize)>::new();
     for fault in faults {
-        all += fault.faults;
+        let bytes = fault.bytes(page);
+        all += bytes;
         let sum = stacks.entry(fault.fact.stack).or_default();
-        sum.0 += fault.faults;
-        sum.1 += fault.faults * fault.faults;
+        sum.0 += bytes;
+        sum.1 += bytes * bytes;
         sum.2 += 1;
     }
     struct Sum {
-        faults: f64,
+        bytes: f64,
         squares: f64,
         samples: usize,
         best: (f64, u32),
         frame: FrameFact,
     }
     let mut by_frame = BTreeMap::<(Option<String>, Option<String>), Sum>::new();
-    for (number, (faults, squares, samples)) in stacks {
+    for (number, (bytes, squares, samples)) in stacks {
         let Some(frame) = responsible(session, number) else {
             continue;
         };
@@ -348,17 +349,17 @@ fn sites<'a>(
         let sum = by_frame
             .entry((frame.module.clone(), frame.function.clone()))
             .or_insert_with(|| Sum {
-                faults: 0.0,
+                bytes: 0.0,
                 squares: 0.0,
                 samples: 0,
                 best: (0.0, 0),
                 frame: frame.clone(),
             });
-        sum.faults += faults;
+        sum.bytes += bytes;
         sum.squares += squares;
         sum.samples += samples;
-        if faults > sum.best.0 {
-            sum.best = (faults, number);
+        if bytes > sum.best.0 {
+            sum.best = (bytes, number);
             sum.frame = frame.clone();
         }
     }
@@ -367,9 +368,9 @@ fn sites<'a>(
         .map(|sum| Site {
             frame: sum.frame,
             stack: frames(session, sum.best.1).cloned().collect(),
-            bytes_per_s: sum.faults * page / seconds,
-            error_bytes_per_s: 2.0 * sum.squares.sqrt() * page / seconds,
-            share: sum.faults / all,
+            bytes_per_s: sum.bytes / seconds,
+            error_bytes_per_s: 2.0 * sum.squares.sqrt() / seconds,
+            share: sum.bytes / all,
             samples: sum.samples,
         })
         .collect();

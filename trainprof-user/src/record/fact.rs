@@ -19,7 +19,10 @@ pub use super::{
         QuotaSample, SocketFact,
     },
     python::{PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact},
-    stack::{FaultFact, FaultSamplingFact, FrameFact, PageKind, PagesGone, SourceLine, StackFact},
+    stack::{
+        FaultFact, FaultSamplingFact, FrameFact, HugePages, PageKind, PagesGone, SourceLine,
+        StackFact,
+    },
     touch::{PlaceClass, PlaceFact, SampleFact, SamplingFact, TouchFact},
 };
 use crate::{
@@ -142,6 +145,7 @@ pub enum Record {
     /// Before the [`Interval`] whose operations they are of.
     OpLatencies(Vec<OpLatency>),
     Backward(BackwardFact),
+    HugePages(HugePages),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

@@ -78,6 +78,16 @@ pub struct PagesGone {
     pub faults: Vec<u32>,
 }
 
+/// Sampled faults that brought in a huge page each (Documentation/admin-guide/mm/transhuge.rst), as far as the kernel tells: Linux 6.7
+/// and newer do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HugePages {
+    /// Bytes of one.
+    pub bytes: u64,
+    /// Numbers of [`FaultFact`]s, which may be told later.
+    pub faults: Vec<u32>,
+}
+
 /// How page faults are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultSamplingFact {

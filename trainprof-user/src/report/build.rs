@@ -46,6 +46,7 @@ pub fn report(session: &Session, shown: Shown) -> Report {
         None => roles(session),
     };
     let trainer = trainer(session, &roles, &analysis);
+    let step_tid = trainer.as_ref().map(|trainer| trainer.tid);
     let mut job = job(session, &roles, trainer.as_ref().map(|trainer| trainer.pid));
     // One thread's time is told in one way.
     if let Some(trainer) = &trainer
@@ -67,7 +68,7 @@ pub fn report(session: &Session, shown: Shown) -> Report {
         steps: why::steps(&analysis),
         trainer,
         workers: workers(session, &roles, &analysis),
-        threads: threads(session, shown.top, &roles),
+        threads: threads(session, shown.top, &roles, step_tid),
         gpu: gpu::gpu(session, &analysis),
         io: io::io(session, shown),
         memory: memory(session, shown.top),
@@ -184,7 +185,9 @@ fn process_row(
             .map(|thread| waits(session, thread, WAITS_OF_PROCESS))
             .unwrap_or_default(),
         cpu_s: seconds(threads.iter().map(|thread| thread.run_ns).sum()),
-        io: io::traffic_of(session, process.pid),
+        io: session
+            .sees_calls()
+            .then(|| io::traffic_of(session, process.pid)),
         operations: io::operations_of(session, process.pid),
         latency_us: timed.of_process(process.pid),
         faults: (seen && session.counts_faults()).then(|| Faults {
@@ -398,6 +401,20 @@ fn workers(session: &Session, roles: &BTreeMap<u32, Role>, analysis: &Analysis) 
 fn shed(session: &Session) -> Vec<String> {
     let untimed = session.calls_untimed_s();
     let part = untimed / session.duration_s().max(untimed);
+    let at_last: &[String] = match &session.alloc.governor {
+        Some(governor) => &governor.shed,
+        None => &[],
+    };
+    // What was taken up again.
+    let before = session.alloc.shed_ns.iter();
+    let before = before
+        .filter(|(name, ns)| !at_last.contains(name) && **ns > 0)
+        .map(|(name, ns)| {
+            (
+                name,
+                format!("{name}: for {:.0} s, not at last", *ns as f64 / 1e9),
+            )
+        });
     (untimed > 0.0)
         .then(|| {
             format!(
@@ -407,12 +424,12 @@ fn shed(session: &Session) -> Vec<String> {
         })
         .into_iter()
         .chain(
-            session
-                .alloc
-                .governor
+            at_last
                 .iter()
-                .flat_map(|governor| governor.shed.clone())
-                .filter(|shed| shed != SHED_CALLS),
+                .map(|name| (name, name.clone()))
+                .chain(before)
+                .filter(|(name, _)| *name != SHED_CALLS)
+                .map(|(_, told)| told),
         )
         .chain((session.uncounted.seconds() > 0.0).then(|| {
             format!(

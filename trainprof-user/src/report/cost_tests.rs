@@ -7,6 +7,7 @@ use crate::{
         fact::{CostSample, GovernorFact, StartCost},
     },
     session::Session,
+    time::KtimeNs,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -74,4 +75,29 @@ fn what_sampling_takes_slows_down_too() {
         let told = cost(Some(SECOND), probes_ns, None).slowdown_estimate_pct;
         assert_eq!(told, Some(percent), "{probes_ns}");
     }
+}
+
+#[test]
+fn what_was_left_out_for_a_time_is_told_too() {
+    let mut session = Session::default();
+    for (second, shed) in [
+        (0, &[][..]),
+        (10, &["windows", "stacks"]),
+        (40, &["stacks"]),
+        (60, &["stacks"]),
+    ] {
+        session.apply(&Record::Governor(GovernorFact {
+            at: KtimeNs(second * SECOND),
+            budget: 0.01,
+            job_ns: 100 * SECOND,
+            probes_ns: 0,
+            own_ns: 0,
+            windows_ns: 0,
+            windows: 0,
+            worst_thread_ns: 0,
+            shed: shed.iter().map(ToString::to_string).collect(),
+        }));
+    }
+    let shed = report(&session, Shown::default()).cost.shed;
+    assert_eq!(shed, ["stacks", "windows: for 30 s, not at last"]);
 }

@@ -159,16 +159,17 @@ pub fn add_traffic(out: &mut Traffic, op: Op, total: &OpTotal) {
 pub fn io(session: &Session, shown: Shown) -> Io {
     let all = traffic(session, session.files.ops.iter());
     let timed = Timed::of(session);
+    let seen = |n: u64| session.sees_calls().then_some(n);
     let mut top = directories(session);
     let directories = top.len();
     let filesystems = filesystems(session, &top, &timed);
     top.truncate(shown.top);
     Io {
-        opens: all.opens,
-        reads: all.reads,
-        writes: all.writes,
-        bytes_read: all.bytes_read,
-        bytes_written: all.bytes_written,
+        opens: seen(all.opens),
+        reads: seen(all.reads),
+        writes: seen(all.writes),
+        bytes_read: seen(all.bytes_read),
+        bytes_written: seen(all.bytes_written),
         small_file_share: small_file_share(session),
         cache_hit_ratio: cache_hit_ratio(session, all.bytes_read),
         latency_us: timed.all(),
@@ -202,9 +203,10 @@ fn small_file_share(session: &Session) -> Option<f64> {
 }
 
 /// Bytes that had to be fetched: pages added to the cache by readers, or what the kernel says was fetched
-/// from storage on their behalf, whichever is more (direct I/O adds no pages; FUSE fetches from no device).
+/// from storage on their behalf, whichever is more (direct I/O adds no pages; FUSE fetches from no device). Not known where
+/// pages are not seen.
 fn cache_hit_ratio(session: &Session, bytes_read: u64) -> Option<f64> {
-    if bytes_read == 0 {
+    if bytes_read == 0 || !session.sees("cache hits") {
         return None;
     }
     let filled = |op: Op| -> u64 {

@@ -70,7 +70,7 @@ pub fn memory(session: &Session, top: usize) -> Memory {
             minor: counters.iter().map(|c| c.minor_faults).sum(),
             major: counters.iter().map(|c| c.major_faults).sum(),
         }),
-        calls: io::memory_calls(session),
+        calls: session.sees_calls().then(|| io::memory_calls(session)),
         kept_sites: session.memory.sampling.map(|_| {
             kept_sites(session, None, &kinds)
                 .iter()
@@ -328,28 +328,40 @@ const fn allocator_kind(class: PlaceClass) -> Option<&'static str> {
     }
 }
 
-/// Calls that map memory, by process and size class.
+/// Calls that map memory, by process and size class. Where calls were counted in turns, each that was counted stands for as many as
+/// there were of its kind.
 fn sizes(session: &Session) -> Vec<SizeRow> {
-    session
-        .files
-        .memory_sizes
-        .iter()
-        .flat_map(|((pid, op), counts)| {
-            let call = Op::try_from(*op).ok().and_then(io::memory_call);
-            counts
-                .iter()
-                .enumerate()
-                .filter(|(_, count)| **count > 0)
-                .filter_map(move |(bucket, count)| {
-                    Some(SizeRow {
-                        pid: Id(*pid),
-                        call: call?,
-                        from_bytes: size_low(bucket),
-                        count: *count,
-                    })
-                })
-        })
-        .collect()
+    let known = &session.files.memory_sizes;
+    let name = |op: u8| Op::try_from(op).ok().and_then(io::memory_call);
+    let mut counted = BTreeMap::<&str, u64>::new();
+    for ((_, op), counts) in known {
+        if let Some(call) = name(*op) {
+            *counted.entry(call).or_default() += counts.iter().sum::<u64>();
+        }
+    }
+    let calls = io::memory_calls(session);
+    let in_turns = session.uncounted.seconds() > 0.0;
+    let each = |call: &str| match (calls.get(call), counted.get(call)) {
+        (Some(all), Some(counted)) if in_turns && *counted > 0 => {
+            (all.count as f64 / *counted as f64).max(1.0)
+        }
+        _ => 1.0,
+    };
+    let mut out = Vec::new();
+    for ((pid, op), counts) in known {
+        let Some(call) = name(*op) else {
+            continue;
+        };
+        let stands_for = each(call);
+        let there = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+        out.extend(there.map(|(bucket, count)| SizeRow {
+            pid: Id(*pid),
+            call,
+            from_bytes: size_low(bucket),
+            count: (*count as f64 * stands_for).round() as u64,
+        }));
+    }
+    out
 }
 
 fn cgroups(session: &Session) -> Vec<MemoryCgroup> {
@@ -413,4 +425,75 @@ fn cgroup_pressure(session: &Session) -> Vec<CgroupPressure> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use trainprof_common::op::Class;
+
+    use super::*;
+    use crate::record::{
+        Record,
+        fact::{CallsHidden, HistSum, Interval, OpSum, ThreadSeen},
+    };
+
+    #[test]
+    fn sizes_stand_for_the_calls_that_were_not_counted_too() {
+        let second = |n: u64| KtimeNs(n * 1_000_000_000);
+        let mut session = Session::default();
+        session.apply(&Record::Thread(ThreadSeen {
+            at: second(0),
+            pid: 7,
+            tid: 7,
+            parent_tid: None,
+            name: String::new(),
+        }));
+        for n in 0..4 {
+            // From the first second on, calls are counted for half of the time.
+            let mut calls = 100;
+            if n > 0 {
+                calls = 50;
+                session.apply(&Record::CallsHidden(CallsHidden {
+                    from: KtimeNs(second(n).0 + 500_000_000),
+                    to: second(n + 1),
+                    counted: None,
+                    slowed: 0.0,
+                }));
+            }
+            let (tid, op, class) = (7, Op::Mmap.number(), Class::Unknown as u8);
+            session.apply(&Record::Interval(Interval {
+                from: second(n),
+                to: second(n + 1),
+                ops: vec![OpSum {
+                    tid,
+                    fileset: 0,
+                    dev: 0,
+                    op,
+                    class,
+                    count: u64::from(calls),
+                    errors: 0,
+                    bytes: 0,
+                    ns: 0,
+                }],
+                hists: vec![HistSum {
+                    tid,
+                    dev: 0,
+                    op,
+                    class,
+                    latency: Vec::new(),
+                    size: vec![(12, calls / 5), (20, calls - calls / 5)],
+                }],
+                ..Interval::default()
+            }));
+        }
+        let calls = io::memory_calls(&session)["mmap"].count;
+        assert!((395..=405).contains(&calls), "{calls}");
+        let counts: Vec<u64> = sizes(&session).iter().map(|row| row.count).collect();
+        assert_eq!(counts.len(), 2);
+        assert!(counts[0].abs_diff(calls / 5) <= 1, "{counts:?}");
+        assert!(
+            counts.iter().sum::<u64>().abs_diff(calls) <= 1,
+            "{counts:?}"
+        );
+    }
 }

@@ -17,15 +17,33 @@ use crate::{
 /// Waits that are listed for one thread.
 const WAITS_SHOWN: usize = 12;
 
-/// Threads by the CPU time that they used or wanted, and by their identity.
-pub fn threads(session: &Session, top: usize, roles: &BTreeMap<u32, Role>) -> Vec<ThreadTime> {
+/// Threads by the CPU time that they used or wanted, and by their identity; the trainer's among them, however little it used.
+pub fn threads(
+    session: &Session,
+    top: usize,
+    roles: &BTreeMap<u32, Role>,
+    trainer: Option<Id>,
+) -> Vec<ThreadTime> {
     let mut threads: Vec<&Thread> = session.threads.values().collect();
     threads.sort_by_key(|t| (std::cmp::Reverse(t.run_ns + t.runnable_ns()), t.key));
-    threads.truncate(top.max(1));
+    keep(&mut threads, top, |t| {
+        Some(t.key.tid) == trainer.map(|tid| tid.0)
+    });
     threads
         .into_iter()
         .map(|thread| thread_time(session, thread, roles))
         .collect()
+}
+
+/// Keeps the first `top` rows, at least one; in place of the last of them one that always stays, if it is not among them.
+pub fn keep<T: Copy>(rows: &mut Vec<T>, top: usize, stays: impl Fn(&T) -> bool) {
+    let last = top.max(1) - 1;
+    if let Some(at) = rows.iter().position(stays)
+        && at > last
+    {
+        rows[last] = rows[at];
+    }
+    rows.truncate(last + 1);
 }
 
 fn thread_time(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) -> ThreadTime {
@@ -43,7 +61,7 @@ fn thread_time(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) 
         runnable_s: seconds(thread.runnable_ns()),
         wait_s: seconds(thread.wait_ns()),
         unseen_s: seconds(present.saturating_sub(seen)),
-        io: thread_io(thread),
+        io: session.sees_calls().then(|| thread_io(thread)),
         waits: waits(session, thread, WAITS_SHOWN),
     }
 }

@@ -316,6 +316,8 @@ pub struct AllocSeen {
     /// Of each process, those whose site is no longer kept too.
     pub sampled: BTreeMap<u32, SiteSum>,
     pub governor: Option<GovernorFact>,
+    /// What was left out at some time, and for how many nanoseconds.
+    pub shed_ns: BTreeMap<String, u64>,
     pub windows: u32,
     pub paired_windows: u32,
     pub hits: u64,
@@ -336,9 +338,19 @@ impl AllocSeen {
             }
             Record::AllocWindow(fact) => self.window(fact),
             Record::AllocSite(fact) => self.site(fact),
-            Record::Governor(fact) => self.governor = Some(fact.clone()),
+            Record::Governor(fact) => self.governor(fact),
             _ => {}
         }
+    }
+
+    /// What a fact tells holds until the next one.
+    fn governor(&mut self, fact: &GovernorFact) {
+        if let Some(before) = &self.governor {
+            for name in &before.shed {
+                *self.shed_ns.entry(name.clone()).or_default() += fact.at.since(before.at);
+            }
+        }
+        self.governor = Some(fact.clone());
     }
 
     fn window(&mut self, fact: &AllocWindowFact) {

@@ -293,6 +293,7 @@ impl Lives {
             | Record::Stack(_)
             | Record::FaultSampling(_)
             | Record::PagesGone(_)
+            | Record::HugePages(_)
             | Record::AllocCalibration(_)
             | Record::Governor(_)
             | Record::PyFunction(_)

@@ -22,8 +22,17 @@ pub struct SeenFault {
     pub fact: FaultFact,
     /// Faults that it stands for, of those that are kept here.
     pub faults: f64,
+    /// Bytes of the huge page that each of these brought in; `None`: an ordinary page, as far as is known.
+    pub huge: Option<u64>,
     /// When its page was first seen to be gone.
     pub gone: Option<KtimeNs>,
+}
+
+impl SeenFault {
+    /// Bytes that these faults brought in, where an ordinary page has so many.
+    pub fn bytes(&self, page: f64) -> f64 {
+        self.faults * self.huge.map_or(page, |huge| huge as f64)
+    }
 }
 
 /// See the module.
@@ -38,8 +47,9 @@ pub struct MemorySeen {
     pub faults: BTreeMap<u32, SeenFault>,
     /// Samples, and the faults that they stand for, by process and kind.
     pub kinds: BTreeMap<(u32, PageKind), (u64, u64)>,
-    /// Pages that were gone before their fault was recorded: faults wait for their stacks.
+    /// Pages that were gone, and the bytes of those that are huge, before their fault was recorded: faults wait for their stacks.
     early: BTreeMap<u32, KtimeNs>,
+    early_huge: BTreeMap<u32, u64>,
     /// How often the faults were halved.
     halved: u32,
 }
@@ -69,6 +79,17 @@ impl MemorySeen {
                     }
                 }
             }
+            Record::HugePages(pages) => {
+                for number in &pages.faults {
+                    match self.faults.get_mut(number) {
+                        Some(fault) => fault.huge = Some(pages.bytes),
+                        None if self.early_huge.len() < MAX_FAULTS => {
+                            self.early_huge.insert(*number, pages.bytes);
+                        }
+                        None => {}
+                    }
+                }
+            }
             _ => {}
         }
     }
@@ -78,6 +99,7 @@ impl MemorySeen {
         sum.0 += 1;
         sum.1 += u64::from(fact.faults);
         let gone = self.early.remove(&fact.number);
+        let huge = self.early_huge.remove(&fact.number);
         if !u64::from(fact.number).is_multiple_of(1 << self.halved.min(63)) {
             return;
         }
@@ -87,6 +109,7 @@ impl MemorySeen {
             SeenFault {
                 fact,
                 faults: f64::from(fact.faults) * times,
+                huge,
                 gone,
             },
         );
@@ -105,7 +128,7 @@ impl MemorySeen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::fact::PagesGone;
+    use crate::record::fact::{HugePages, PagesGone};
 
     fn fault(number: u32) -> Record {
         Record::Fault(FaultFact {
@@ -132,6 +155,21 @@ mod tests {
         seen.apply(&fault(3));
         let gone: Vec<_> = seen.faults.values().map(|f| f.gone.is_some()).collect();
         assert_eq!(gone, [true, true, false]);
+    }
+
+    #[test]
+    fn a_fault_brings_in_a_huge_page_whether_that_is_told_before_it_or_after() {
+        let mut seen = MemorySeen::default();
+        seen.apply(&fault(1));
+        seen.apply(&Record::HugePages(HugePages {
+            bytes: 1 << 21,
+            faults: vec![1, 3],
+        }));
+        seen.apply(&fault(2));
+        seen.apply(&fault(3));
+        let bytes: Vec<f64> = seen.faults.values().map(|f| f.bytes(4096.0)).collect();
+        let huge = f64::from(17 << 21);
+        assert_eq!(bytes, [huge, 17.0 * 4096.0, huge]);
     }
 
     #[test]

@@ -168,6 +168,7 @@ impl Session {
             | Record::FaultSampling(_)
             | Record::Fault(_)
             | Record::PagesGone(_)
+            | Record::HugePages(_)
             | Record::FaultEdge { .. } => self.memory.apply(record),
             Record::GpuDevice(_)
             | Record::GpuSample(_)
@@ -246,8 +247,17 @@ impl Session {
     /// Whether the kernel has this member of its structures, by its name in
     /// [`trainprof_common::offsets::Offsets`].
     pub fn has_kernel_member(&self, name: &str) -> bool {
-        let what = kernel_member(name);
-        !self.missing.iter().any(|(missing, _)| *missing == what)
+        self.sees(&kernel_member(name))
+    }
+
+    /// Whether this host lets us see something, by the name that a [`Record::Missing`] has for it.
+    pub fn sees(&self, what: &str) -> bool {
+        !self.missing.iter().any(|(missing, _)| missing == what)
+    }
+
+    /// Whether system calls are seen: those on files and on memory.
+    pub fn sees_calls(&self) -> bool {
+        self.sees("file operations")
     }
 
     /// Share (0–1) of the watch in which the calls of the whole job were counted.

@@ -6,6 +6,7 @@ mod convert;
 mod entries;
 mod fault_turns;
 mod gpu;
+mod huge;
 mod jitter;
 mod live;
 mod mapped;

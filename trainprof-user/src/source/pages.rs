@@ -10,6 +10,7 @@ use std::{
     os::unix::fs::FileExt,
 };
 
+use super::huge::Huge;
 use crate::{
     record::{
         Record,
@@ -50,9 +51,18 @@ struct Page {
     next: KtimeNs,
 }
 
+/// What a look at a page shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub kind: PageKind,
+    /// Bytes of the huge page that it is part of; `None`: an ordinary page, as far as the kernel tells.
+    pub huge: Option<u64>,
+}
+
 /// See the module.
 pub struct Pages {
     page_bytes: u64,
+    huge: Huge,
     pages: Vec<Page>,
     files: BTreeMap<u32, Option<File>>,
 }
@@ -61,6 +71,7 @@ impl Default for Pages {
     fn default() -> Self {
         Self {
             page_bytes: page_bytes(),
+            huge: Huge::default(),
             pages: Vec::new(),
             files: BTreeMap::new(),
         }
@@ -76,17 +87,16 @@ pub fn page_bytes() -> u64 {
 impl Pages {
     /// Looks at the page of a fault for the first time, and follows its fate if it is there. `copied`: the fault was a
     /// write to a shared page.
-    pub fn add(
-        &mut self,
-        number: u32,
-        pid: u32,
-        address: u64,
-        copied: bool,
-        at: KtimeNs,
-    ) -> PageKind {
+    pub fn add(&mut self, number: u32, pid: u32, address: u64, copied: bool, at: KtimeNs) -> Shown {
         let Some(kind) = self.look(pid, address) else {
-            return PageKind::Unknown;
+            return Shown {
+                kind: PageKind::Unknown,
+                huge: None,
+            };
         };
+        let start = address / self.page_bytes * self.page_bytes;
+        let file = self.files.get(&pid).and_then(Option::as_ref);
+        let huge = file.and_then(|file| self.huge.at(file, start, self.page_bytes));
         if self.pages.len() < MAX_PAGES {
             self.pages.push(Page {
                 number,
@@ -96,10 +106,11 @@ impl Pages {
                 next: KtimeNs(at.0 + FIRST_LOOK_NS),
             });
         }
-        match kind {
+        let kind = match kind {
             PageKind::Anonymous if copied => PageKind::CopyOnWrite,
             kind => kind,
-        }
+        };
+        Shown { kind, huge }
     }
 
     /// Looks again at pages whose turn it is; records those that are gone.
@@ -193,17 +204,11 @@ mod tests {
         let mut pages = Pages::default();
         let at = |n: usize| private as u64 + (n * bytes) as u64 + 7;
         let now = KtimeNs(1);
-        assert_eq!(pages.add(1, own, at(0), false, now), PageKind::Anonymous);
-        assert_eq!(pages.add(2, own, at(1), true, now), PageKind::CopyOnWrite);
-        assert_eq!(
-            pages.add(3, own, at(2), false, now),
-            PageKind::Unknown,
-            "never touched"
-        );
-        assert_eq!(
-            pages.add(4, own, shared as u64, false, now),
-            PageKind::Shared
-        );
+        let mut add = |number, at, copied| pages.add(number, own, at, copied, now).kind;
+        assert_eq!(add(1, at(0), false), PageKind::Anonymous);
+        assert_eq!(add(2, at(1), true), PageKind::CopyOnWrite);
+        assert_eq!(add(3, at(2), false), PageKind::Unknown, "never touched");
+        assert_eq!(add(4, shared as u64, false), PageKind::Shared);
         let alive = BTreeSet::from([own]);
         let mut out = Vec::new();
         pages.look_again(KtimeNs(2_000_000_000), &alive, &mut out);

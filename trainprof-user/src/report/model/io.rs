@@ -9,11 +9,12 @@ use crate::env::mounts::MountFacts;
 /// Files, and descriptors that are none.
 #[derive(Clone, Debug, Serialize)]
 pub struct Io {
-    pub opens: u64,
-    pub reads: u64,
-    pub writes: u64,
-    pub bytes_read: u64,
-    pub bytes_written: u64,
+    /// `null`, as the next four, where operations on files are not seen.
+    pub opens: Option<u64>,
+    pub reads: Option<u64>,
+    pub writes: Option<u64>,
+    pub bytes_read: Option<u64>,
+    pub bytes_written: Option<u64>,
     /// Share of the opened regular files that are smaller than 256 KiB.
     pub small_file_share: Option<f64>,
     /// Share of the bytes read that did not have to come from a device or a server.

@@ -100,7 +100,8 @@ pub struct ProcessRow {
     /// CPU time of all its threads.
     pub cpu_s: f64,
     /// On files only.
-    pub io: Traffic,
+    /// `null` where operations on files are not seen.
+    pub io: Option<Traffic>,
     /// Likewise, by operation: those that it made.
     pub operations: BTreeMap<&'static str, Operations>,
     /// Of its opens and reads of files.
@@ -303,7 +304,8 @@ pub struct ThreadTime {
     /// What of `present_s` is in none of the three.
     pub unseen_s: f64,
     /// On files only.
-    pub io: ThreadIo,
+    /// `null` where operations on files are not seen.
+    pub io: Option<ThreadIo>,
     pub waits: Vec<WaitRow>,
 }
 

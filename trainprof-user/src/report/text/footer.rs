@@ -146,6 +146,11 @@ fn parts(cost: &Cost, job_cpu_s: f64) -> String {
 
 /// What was given up, in words for a reader.
 fn plain(shed: &str) -> String {
+    if let Some((name, time)) = shed.split_once(": for ")
+        && let Some(time) = time.strip_suffix(", not at last")
+    {
+        return format!("{} for {time}", plain(name));
+    }
     match shed {
         "short-intervals" => "sums of each second (they are of four)".to_owned(),
         "paired-windows" => "lifetimes of allocations".to_owned(),
@@ -179,6 +184,12 @@ mod tests {
             estimated: false,
             windows: None,
         }
+    }
+
+    #[test]
+    fn what_was_given_up_for_a_time_is_told_in_words() {
+        let told = plain("windows: for 30 s, not at last");
+        assert_eq!(told, "more windows on allocators for 30 s");
     }
 
     #[test]

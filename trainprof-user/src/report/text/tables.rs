@@ -4,7 +4,10 @@ use std::fmt::Write as _;
 
 use super::units::{Page, bytes, clip, clip_left, count, micros, percent, wrapped};
 use crate::{
-    report::model::{DirectoryRow, Io, ProcessRow, Report, WaitRow},
+    report::{
+        model::{DirectoryRow, Io, ProcessRow, Report, WaitRow},
+        threads::keep,
+    },
     session::Id,
 };
 
@@ -33,7 +36,10 @@ pub fn processes(out: &mut Page, report: &Report, top: usize) -> std::fmt::Resul
     )?;
     let mut rows: Vec<&ProcessRow> = report.job.processes.iter().collect();
     rows.sort_by(|a, b| b.cpu_s.total_cmp(&a.cpu_s).then(a.pid.cmp(&b.pid)));
-    for row in rows.iter().take(top) {
+    let all = rows.len();
+    let trainer = report.trainer.as_ref().map(|trainer| trainer.pid);
+    keep(&mut rows, top, |row| Some(row.pid) == trainer);
+    for row in &rows {
         let share = &row.share;
         let rest = share.other_wait
             + share.comm_wait
@@ -55,7 +61,7 @@ pub fn processes(out: &mut Page, report: &Report, top: usize) -> std::fmt::Resul
             row.cpu_s,
         )?;
     }
-    more(out, rows.len(), top, "process", "processes")?;
+    more(out, all, rows.len(), "process", "processes")?;
     wrapped(
         out,
         "         ",
@@ -210,7 +216,16 @@ fn ended_by(wait: &WaitRow, own: Id) -> String {
 
 pub fn files(out: &mut Page, report: &Report, top: usize) -> std::fmt::Result {
     let io = &report.io;
-    if io.opens + io.reads + io.writes + io.bytes_read + io.bytes_written == 0 {
+    let (Some(opens), Some(reads), Some(writes), Some(bytes_read), Some(bytes_written)) = (
+        io.opens,
+        io.reads,
+        io.writes,
+        io.bytes_read,
+        io.bytes_written,
+    ) else {
+        return writeln!(out, "\nfiles: not seen here (trainprof doctor says why)");
+    };
+    if opens + reads + writes + bytes_read + bytes_written == 0 {
         return writeln!(out, "\nfiles: none opened, read or written");
     }
     let rate = |n: u64| n as f64 / report.duration_s.max(1e-9);
@@ -218,12 +233,12 @@ pub fn files(out: &mut Page, report: &Report, top: usize) -> std::fmt::Result {
     let about = if counted < 1.0 { "about " } else { "" };
     let mut facts = vec![format!(
         "{about}{} opens ({:.0}/s), {} reads, {} read ({}/s), {} written",
-        io.opens,
-        rate(io.opens),
-        io.reads,
-        bytes(io.bytes_read as f64),
-        bytes(rate(io.bytes_read)),
-        bytes(io.bytes_written as f64),
+        opens,
+        rate(opens),
+        reads,
+        bytes(bytes_read as f64),
+        bytes(rate(bytes_read)),
+        bytes(bytes_written as f64),
     )];
     if let Some(share) = io.small_file_share.filter(|share| *share >= MIN_PART) {
         facts.push(format!("{} of opened files below 256 KiB", percent(share)));

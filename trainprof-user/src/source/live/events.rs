@@ -11,7 +11,7 @@ use crate::{
     event::{self, Event},
     record::{
         Record,
-        fact::{FaultFact, ObjectFact, ProcessSeen, ThreadSeen},
+        fact::{FaultFact, HugePages, ObjectFact, ProcessSeen, ThreadSeen},
     },
     source::{
         convert::{self, object_fact, touch_fact, wait_fact},
@@ -108,9 +108,14 @@ impl Live {
         self.faults += 1;
         let (number, at) = (self.faults, KtimeNs(fault.at));
         let copied = fault.what & FAULT_WRITE_TO_SHARED != 0;
-        let kind = self
+        let shown = self
             .pages
             .add(number, fault.tgid, fault.address, copied, at);
+        if let Some(bytes) = shown.huge {
+            let faults = vec![number];
+            self.out
+                .push(Record::HugePages(HugePages { bytes, faults }));
+        }
         let faults = fault
             .weight
             .saturating_mul(self.probes.fault_period.unwrap_or(1))
@@ -122,7 +127,7 @@ impl Live {
             tid: fault.tid,
             pid: fault.tgid,
             faults,
-            kind,
+            kind: shown.kind,
             in_kernel: fault.what & FAULT_IN_KERNEL != 0,
             stack: 0,
         };
