@@ -118,6 +118,9 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
         .iter()
         .find(|site| site["function"] == "quick" && site["module"] == "allocate-shared")
         .unwrap_or_else(|| panic!("its site among {sites:?}"));
+    for key in ["stack", "allocs_per_s", "bytes_per_s", "kept_bytes_per_s"] {
+        assert!(site.get(key).is_some(), "no {key}: {site}");
+    }
     let (least, most) = (
         f64_at(site, "/share") + f64_at(site, "/share_error"),
         f64_at(&sites[0], "/share") - f64_at(&sites[0], "/share_error"),

@@ -186,7 +186,7 @@ fn process_row(
             .unwrap_or_default(),
         cpu_s: seconds(threads.iter().map(|thread| thread.run_ns).sum()),
         io: session
-            .sees_calls()
+            .sees_files()
             .then(|| io::traffic_of(session, process.pid)),
         operations: io::operations_of(session, process.pid),
         latency_us: timed.of_process(process.pid),

@@ -159,7 +159,7 @@ pub fn add_traffic(out: &mut Traffic, op: Op, total: &OpTotal) {
 pub fn io(session: &Session, shown: Shown) -> Io {
     let all = traffic(session, session.files.ops.iter());
     let timed = Timed::of(session);
-    let seen = |n: u64| session.sees_calls().then_some(n);
+    let seen = |n: u64| session.sees_files().then_some(n);
     let mut top = directories(session);
     let directories = top.len();
     let filesystems = filesystems(session, &top, &timed);

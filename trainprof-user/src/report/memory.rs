@@ -70,7 +70,7 @@ pub fn memory(session: &Session, top: usize) -> Memory {
             minor: counters.iter().map(|c| c.minor_faults).sum(),
             major: counters.iter().map(|c| c.major_faults).sum(),
         }),
-        calls: session.sees_calls().then(|| io::memory_calls(session)),
+        calls: io::memory_calls(session),
         kept_sites: session.memory.sampling.map(|_| {
             kept_sites(session, None, &kinds)
                 .iter()

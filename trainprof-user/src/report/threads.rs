@@ -61,7 +61,7 @@ fn thread_time(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) 
         runnable_s: seconds(thread.runnable_ns()),
         wait_s: seconds(thread.wait_ns()),
         unseen_s: seconds(present.saturating_sub(seen)),
-        io: session.sees_calls().then(|| thread_io(thread)),
+        io: session.sees_files().then(|| thread_io(thread)),
         waits: waits(session, thread, WAITS_SHOWN),
     }
 }

@@ -255,8 +255,8 @@ impl Session {
         !self.missing.iter().any(|(missing, _)| missing == what)
     }
 
-    /// Whether system calls are seen: those on files and on memory.
-    pub fn sees_calls(&self) -> bool {
+    /// Whether operations on files are seen.
+    pub fn sees_files(&self) -> bool {
         self.sees("file operations")
     }
 

@@ -21,8 +21,7 @@ pub struct Memory {
     pub churn_share_error: Option<f64>,
     pub sites: Vec<AllocationSite>,
     pub faults: Option<Faults>,
-    /// `null` where system calls are not seen.
-    pub calls: Option<BTreeMap<&'static str, CallRow>>,
+    pub calls: BTreeMap<&'static str, CallRow>,
     /// Where memory is first touched that is then kept, the largest first; `null` without samples of page faults.
     pub kept_sites: Option<Vec<KeptSite>>,
     /// The largest ones.

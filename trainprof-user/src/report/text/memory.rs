@@ -36,8 +36,7 @@ pub fn memory(out: &mut Page, report: &Report) -> std::fmt::Result {
             faults.minor, faults.major
         ));
     }
-    let calls = memory.calls.iter().flatten();
-    for (name, row) in calls.filter(|(_, row)| row.count > 0) {
+    for (name, row) in memory.calls.iter().filter(|(_, row)| row.count > 0) {
         facts.push(format!("{} {name}", row.count));
     }
     if !facts.is_empty() {
