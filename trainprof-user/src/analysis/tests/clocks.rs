@@ -376,7 +376,7 @@ fn a_request_counts_from_when_it_was_made() {
 }
 
 /// A trainer that makes its batches itself, in a library that nobody knows. `clocks`: ms between samples of each.
-fn two_parts(making: f64, computing: f64, turns: u32, clocks: &[f64]) -> (Tale, f64) {
+pub(super) fn two_parts(making: f64, computing: f64, turns: u32, clocks: &[f64]) -> (Tale, f64) {
     let mut tale = alone();
     let mut edges = Vec::new();
     let mut end = 0.0;
@@ -398,7 +398,7 @@ fn two_parts(making: f64, computing: f64, turns: u32, clocks: &[f64]) -> (Tale, 
 }
 
 /// Two clocks at rates that do not go together, as they are recorded.
-const TWO: [f64; 2] = [1000.0 / 46.0, 1000.0 / 53.0];
+pub(super) const TWO: [f64; 2] = [1000.0 / 46.0, 1000.0 / 53.0];
 
 #[test]
 fn batches_that_the_trainer_makes_itself_are_steps_and_input() {

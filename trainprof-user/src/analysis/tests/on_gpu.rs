@@ -4,12 +4,12 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    clocks::{steps, uneven},
+    clocks::{TWO, steps, two_parts, uneven},
     stories::TRAINER,
     tale::{By, FSYNC, FUTEX, On, Tale},
 };
 use crate::{
-    analysis::{analyse, steps::Clock},
+    analysis::{Kind, analyse, steps::Clock},
     record::fact::{GpuCallKind, PlaceClass},
 };
 
@@ -179,4 +179,27 @@ fn what_a_checkpoint_fetches_from_the_gpu_is_part_of_it() {
     assert!((share - written / now).abs() < 0.03, "{share}");
     let trainer = analysis.trainer.as_ref().expect("a trainer");
     assert_eq!(trainer.checkpoints.len(), 10);
+}
+
+#[test]
+fn what_lies_between_a_copy_and_the_wait_for_what_is_computed_is_no_making_of_batches() {
+    // A library that nobody knows works for 40 ms of each turn, after the batch was copied or before it is.
+    let made = |before: GpuCallKind, after: GpuCallKind| {
+        let (mut tale, ms) = two_parts(40.0, 25.0, 150, &TWO);
+        let mut begin = 0.0;
+        for turn in 0..150 {
+            let end = begin + uneven(turn, 40.0);
+            if turn > 0 {
+                tale.gpu_call(TRAINER, begin - 3.0, begin - 0.1, before, 1 << 20);
+            }
+            tale.gpu_call(TRAINER, end + 0.1, end + 3.0, after, 1 << 20);
+            begin = end + 25.0;
+        }
+        let trainer = analyse(&tale.session(ms)).trainer.expect("a trainer");
+        trainer.ns(Kind::InputCpu) / trainer.wall
+    };
+    let launching = made(GpuCallKind::Copy, GpuCallKind::Synchronise);
+    assert!(launching < 0.05, "{launching}");
+    let making = made(GpuCallKind::Synchronise, GpuCallKind::Copy);
+    assert!(making > 0.5, "{making}");
 }
