@@ -89,6 +89,10 @@ pub(crate) fn read_value(path: impl AsRef<Path>) -> Option<String> {
     non_empty(text.trim())
 }
 
+/// What operations on files, and pages added to the page cache, are called where they are missing.
+pub const FILE_OPERATIONS: &str = "file operations";
+pub const CACHE_HITS: &str = "cache hits";
+
 /// What a member of the kernel's structures is called where it is missing, by its name in
 /// [`trainprof_common::offsets::Offsets`].
 pub fn kernel_member(name: &str) -> String {

@@ -1,18 +1,17 @@
 //! docs/JSON.md names every key of the report: those of the model, those of each rule's evidence, and all that reports of the golden
 //! recordings have.
 
+mod common;
+
 use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
 
+use common::reports;
 use serde_json::Value;
-use trainprof_user::{
-    record::{Record, reader::Reader},
-    report::{self, Shown},
-    session::Session,
-};
+use trainprof_user::report::{self, Shown};
 
 /// Maps whose keys are names of functions.
 const BY_FUNCTION: [&str; 2] = ["functions", "threads"];
@@ -202,13 +201,8 @@ fn keys<'a>(value: &'a Value, out: &mut BTreeSet<&'a str>) {
 fn keys_of_golden_reports_are_described() {
     let document = document();
     let all = names(&document);
-    for path in files("../tests/golden", "rec") {
-        let mut reader = Reader::open(&path).expect("a recording");
-        let mut session = Session::default();
-        while let Some(record) = reader.next_record::<Record>().expect("a record") {
-            session.apply(&record);
-        }
-        let text = report::to_json(&report::report(&session, Shown::default()));
+    for (path, report) in reports(Shown::default()) {
+        let text = report::to_json(&report);
         let json: Value = serde_json::from_str(&text).expect("JSON");
         let mut found = BTreeSet::new();
         keys(&json, &mut found);

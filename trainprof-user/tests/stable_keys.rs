@@ -1,14 +1,11 @@
 //! Keys of the report that scripts rely on: never renamed. They are listed here by hand, apart from the code and from docs/JSON.md, so
 //! that a key that is renamed in both of them is still missed. Rows of `memory.sites`, which no golden recording has: tests/tests/alloc.rs.
 
-use std::{fs, path::Path};
+mod common;
 
+use common::reports;
 use serde_json::Value;
-use trainprof_user::{
-    record::{Record, reader::Reader},
-    report::{self, Shown},
-    session::Session,
-};
+use trainprof_user::report::{self, Shown};
 
 const SHARE: [&str; 8] = [
     "on_cpu",
@@ -161,19 +158,9 @@ fn at<'a>(report: &'a Value, place: &str) -> Vec<&'a Value> {
 
 #[test]
 fn stable_keys_are_there_wherever_what_they_tell_of_is() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
     let mut seen = vec![0; STABLE.len()];
-    for entry in fs::read_dir(folder).expect("golden recordings") {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_none_or(|extension| extension != "rec") {
-            continue;
-        }
-        let mut reader = Reader::open(&path).expect("a recording");
-        let mut session = Session::default();
-        while let Some(record) = reader.next_record::<Record>().expect("a record") {
-            session.apply(&record);
-        }
-        let text = report::to_json(&report::report(&session, Shown::default()));
+    for (path, report) in reports(Shown::default()) {
+        let text = report::to_json(&report);
         let json: Value = serde_json::from_str(&text).expect("JSON");
         for ((place, keys), seen) in STABLE.iter().zip(&mut seen) {
             for value in at(&json, place) {

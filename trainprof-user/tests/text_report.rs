@@ -1,38 +1,13 @@
 //! The text report of the golden recordings: the verdict leads it, and nothing is cut but the command and rows of tables.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+mod common;
 
-use trainprof_user::{
-    record::{Record, reader::Reader},
-    report::{self, Report, Shown},
-    session::Session,
-};
+use common::reports;
+use trainprof_user::report::{self, Shown};
 
 /// Columns of a file, and of the least terminal that all of it fits into.
 const WIDTH: usize = 100;
 const LEAST: usize = 80;
-
-fn reports(shown: Shown) -> Vec<(PathBuf, Report)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
-    let mut out = Vec::new();
-    for entry in fs::read_dir(folder).expect("tests/golden") {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_none_or(|ext| ext != "rec") {
-            continue;
-        }
-        let mut reader = Reader::open(&path).expect("a recording");
-        let mut session = Session::default();
-        while let Some(record) = reader.next_record::<Record>().expect("a record") {
-            session.apply(&record);
-        }
-        out.push((path, report::report(&session, shown)));
-    }
-    assert!(!out.is_empty());
-    out
-}
 
 /// The rest of the paragraph that begins with `mark`, its lines put together.
 fn paragraph(text: &str, mark: &str) -> Option<String> {

@@ -1,7 +1,10 @@
 //! How sure a verdict is, and what keeps it from being surer.
 
 use super::{Kind, Trainer, steadiness::steadiness};
-use crate::session::Session;
+use crate::{
+    env::{CACHE_HITS, FILE_OPERATIONS},
+    session::Session,
+};
 
 /// Seconds of walking, or steps, that make a verdict.
 pub(super) const ENOUGH_S: f64 = 10.0;
@@ -205,11 +208,11 @@ fn missing(session: &Session, trainer: &Trainer, kind: Kind) -> Vec<(&'static st
     if by_wakers && lacks(INTERRUPTS) {
         lack(INTERRUPTS, NO_INTERRUPTS);
     }
-    if of_files(kind) && lacks(FILES) {
-        lack(FILES, NO_FILES);
+    if of_files(kind) && lacks(FILE_OPERATIONS) {
+        lack(FILE_OPERATIONS, NO_FILES);
     }
-    if kind == Kind::StorageIo && lacks(CACHE) {
-        lack(CACHE, NO_CACHE);
+    if kind == Kind::StorageIo && lacks(CACHE_HITS) {
+        lack(CACHE_HITS, NO_CACHE);
     }
     out
 }
@@ -218,8 +221,6 @@ fn missing(session: &Session, trainer: &Trainer, kind: Kind) -> Vec<(&'static st
 pub(super) const SAMPLES: &str = "samples";
 pub(super) const STACKS: &str = "python-stacks";
 const INTERRUPTS: &str = "wake-ups by interrupts told apart from those by threads";
-pub(super) const FILES: &str = "file operations";
-const CACHE: &str = "cache hits";
 /// What is given up for the budget's sake.
 pub(super) const SHED_SAMPLES: &str = "clock-samples";
 

@@ -12,6 +12,8 @@ const HARDLY: f64 = 0.2;
 const MIN_SINGLE: usize = 5;
 /// One in so many epochs with as many steps shows how many there are.
 const ALIKE: usize = 4;
+/// So many epochs show how much work a batch is, where single batches do not.
+const MIN_EPOCHS: usize = 4;
 /// Batches that are put aside have been worked on after so many messages, or are none.
 const SOON: usize = 24;
 
@@ -41,7 +43,7 @@ impl Work {
             .filter(|at| !work.hardly(*at) && (*at == 0 || !work.hardly(at - 1)))
             .map(|at| (at, work.own[at]))
             .collect();
-        (work.single.len() >= MIN_SINGLE || epochs.len() >= ALIKE).then_some(work)
+        (work.single.len() >= MIN_SINGLE || epochs.len() >= MIN_EPOCHS).then_some(work)
     }
 
     fn hardly(&self, at: usize) -> bool {

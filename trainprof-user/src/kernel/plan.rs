@@ -7,6 +7,8 @@ use trainprof_common::{
     offsets::{MISSING, Offsets},
 };
 
+use crate::env::{CACHE_HITS, FILE_OPERATIONS};
+
 /// One row of the catalogue: a probe, where it may attach, and what it cannot do without.
 pub struct Probe {
     /// Name of the program in the eBPF object.
@@ -150,12 +152,12 @@ const EVERYWHERE: [Probe; 17] = [
         true,
         task,
     ),
-    row(ENDS, &["sys_exit"], "file operations", true, task),
-    row("sys_enter", &["sys_enter"], "file operations", true, task),
+    row(ENDS, &["sys_exit"], FILE_OPERATIONS, true, task),
+    row("sys_enter", &["sys_enter"], FILE_OPERATIONS, true, task),
     row(
         "mm_filemap_add_to_page_cache",
         &["mm_filemap_add_to_page_cache"],
-        "cache hits",
+        CACHE_HITS,
         false,
         folios,
     ),
@@ -215,7 +217,7 @@ pub enum Decision {
 /// What is not told although its probes attach: what it is, and why.
 pub fn untold(offsets: &Offsets) -> Option<(&'static str, &'static str)> {
     (!offsets.tell_objects()).then_some((
-        "file operations",
+        FILE_OPERATIONS,
         "this kernel lacks a structure member that leads from a descriptor to what it refers to: waits have no objects, and only \
          calls on memory are counted",
     ))

@@ -14,6 +14,7 @@ use super::{
     model::{CallRow, Io, OperationRow, Operations, OtherTraffic, Traffic},
 };
 use crate::{
+    env::CACHE_HITS,
     session::{Histogram, OpKey, OpTotal, Session},
     time::seconds,
 };
@@ -119,6 +120,12 @@ pub fn traffic_of(session: &Session, pid: u32) -> Traffic {
     traffic(session, of_process(session, pid))
 }
 
+/// Calls of one kind that a process made.
+pub fn calls_of(session: &Session, pid: u32, op: u8) -> u64 {
+    let of_kind = of_process(session, pid).filter(|(key, _)| key.op == op);
+    of_kind.map(|(_, total)| total.count).sum()
+}
+
 fn of_process(session: &Session, pid: u32) -> impl Iterator<Item = (&OpKey, &OpTotal)> {
     let edge = |end: u32| OpKey {
         pid: Some(pid),
@@ -206,7 +213,7 @@ fn small_file_share(session: &Session) -> Option<f64> {
 /// from storage on their behalf, whichever is more (direct I/O adds no pages; FUSE fetches from no device). Not known where
 /// pages are not seen.
 fn cache_hit_ratio(session: &Session, bytes_read: u64) -> Option<f64> {
-    if bytes_read == 0 || !session.sees("cache hits") {
+    if bytes_read == 0 || !session.sees(CACHE_HITS) {
         return None;
     }
     let filled = |op: Op| -> u64 {

@@ -328,37 +328,28 @@ const fn allocator_kind(class: PlaceClass) -> Option<&'static str> {
     }
 }
 
-/// Calls that map memory, by process and size class. Where calls were counted in turns, each that was counted stands for as many as
-/// there were of its kind.
+/// Calls that map memory, by process and size class. Where calls were counted in turns, each that was counted stands for as many of its
+/// process and kind as there were.
 fn sizes(session: &Session) -> Vec<SizeRow> {
-    let known = &session.files.memory_sizes;
-    let name = |op: u8| Op::try_from(op).ok().and_then(io::memory_call);
-    let mut counted = BTreeMap::<&str, u64>::new();
-    for ((_, op), counts) in known {
-        if let Some(call) = name(*op) {
-            *counted.entry(call).or_default() += counts.iter().sum::<u64>();
-        }
-    }
-    let calls = io::memory_calls(session);
     let in_turns = session.uncounted.seconds() > 0.0;
-    let each = |call: &str| match (calls.get(call), counted.get(call)) {
-        (Some(all), Some(counted)) if in_turns && *counted > 0 => {
-            (all.count as f64 / *counted as f64).max(1.0)
-        }
-        _ => 1.0,
-    };
     let mut out = Vec::new();
-    for ((pid, op), counts) in known {
-        let Some(call) = name(*op) else {
+    for ((pid, op), counts) in &session.files.memory_sizes {
+        let Some(call) = Op::try_from(*op).ok().and_then(io::memory_call) else {
             continue;
         };
-        let stands_for = each(call);
+        let counted: u64 = counts.iter().sum();
+        let all = if in_turns {
+            io::calls_of(session, *pid, *op).max(counted)
+        } else {
+            counted
+        };
+        let each = all as f64 / counted.max(1) as f64;
         let there = counts.iter().enumerate().filter(|(_, count)| **count > 0);
         out.extend(there.map(|(bucket, count)| SizeRow {
             pid: Id(*pid),
             call,
             from_bytes: size_low(bucket),
-            count: (*count as f64 * stands_for).round() as u64,
+            count: (*count as f64 * each).round() as u64,
         }));
     }
     out

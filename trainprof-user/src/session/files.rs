@@ -146,6 +146,14 @@ pub struct FileTotals {
     pub memory_sizes: BTreeMap<(u32, u8), [u64; SIZE_BUCKETS]>,
 }
 
+/// Whether an operation is a call on memory.
+pub fn on_memory(op: u8) -> bool {
+    matches!(
+        Op::try_from(op),
+        Ok(Op::Mmap | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap)
+    )
+}
+
 impl FileTotals {
     pub(super) fn add(&mut self, op: &OpSum, pid: Option<u32>) {
         let key = OpKey {
@@ -165,11 +173,7 @@ impl FileTotals {
     }
 
     pub(crate) fn add_histogram(&mut self, hist: &HistSum, pid: Option<u32>) {
-        let call = matches!(
-            Op::try_from(hist.op),
-            Ok(Op::Mmap | Op::Munmap | Op::Brk | Op::Madvise | Op::Mremap)
-        );
-        if let Some(pid) = pid.filter(|_| call) {
+        if let Some(pid) = pid.filter(|_| on_memory(hist.op)) {
             let known = self
                 .memory_sizes
                 .entry((pid, hist.op))

@@ -20,11 +20,11 @@ mod untimed;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainprof_common::thread::State;
+use trainprof_common::{op::Op, thread::State};
 
 use crate::{
-    env::kernel_member,
     env::mounts::MountFacts,
+    env::{FILE_OPERATIONS, kernel_member},
     record::{
         Record,
         fact::{
@@ -37,6 +37,7 @@ use crate::{
 
 pub use activity::{Activity, MIN_STATE_BYTES, WRITTEN};
 pub use alloc::AllocSeen;
+use files::on_memory;
 pub use files::{Coarse, FileTotals, Histogram, OpKey, OpTotal};
 pub use gpu::GpuSeen;
 pub use history::{History, Segment};
@@ -255,9 +256,10 @@ impl Session {
         !self.missing.iter().any(|(missing, _)| missing == what)
     }
 
-    /// Whether operations on files are seen.
+    /// Whether operations on files are seen, or were until they could not be any more.
     pub fn sees_files(&self) -> bool {
-        self.sees("file operations")
+        let is_seen = |key: &OpKey| Op::is_call(key.op) && !on_memory(key.op);
+        self.sees(FILE_OPERATIONS) || self.files.ops.keys().any(is_seen)
     }
 
     /// Share (0–1) of the watch in which the calls of the whole job were counted.

@@ -4,9 +4,10 @@ use super::Look;
 use crate::{
     analysis::{
         Kind,
-        confidence::{FILES, SAMPLES, SHED_SAMPLES, STACKS, given_up},
+        confidence::{SAMPLES, SHED_SAMPLES, STACKS, given_up},
         walk::What,
     },
+    env::FILE_OPERATIONS,
     session::Session,
 };
 
@@ -58,7 +59,9 @@ pub(super) fn lack(look: &Look, kind: &str) -> Option<String> {
                     .to_owned()
             })
         }
-        "storage-io" | "small-files" | "network-io" | "checkpoint" => missing(look.session, FILES),
+        "storage-io" | "small-files" | "network-io" | "checkpoint" => {
+            missing(look.session, FILE_OPERATIONS)
+        }
         _ => None,
     }
 }

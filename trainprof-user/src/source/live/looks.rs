@@ -1,7 +1,7 @@
 //! Looks at how many system calls the job makes, and at what counting them costs: how many are counted, and how many timed.
 
 use super::Live;
-use crate::{kernel::Counted, record::Record, source::own};
+use crate::{env::FILE_OPERATIONS, kernel::Counted, record::Record, source::own};
 
 /// While there are very many calls, so many like ones in a row go unlooked at for notes of single calls.
 const MOST_PASSED: u64 = 16;
@@ -51,7 +51,7 @@ impl Live {
         self.turns.stop(own::now());
         if let Err(error) = self.probes.count_calls(Counted::All) {
             self.out.push(Record::Missing {
-                what: "file operations".to_owned(),
+                what: FILE_OPERATIONS.to_owned(),
                 reason: format!(
                     "calls were not counted for a while, and then they could not be watched again: {error}"
                 ),
