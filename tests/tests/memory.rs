@@ -220,6 +220,48 @@ fn a_leak_of_pythons_objects_is_measured() {
 }
 
 #[test]
+fn functions_of_python_that_keep_memory_are_named() {
+    let name = "functions_of_python_that_keep_memory_are_named";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a steady clock") {
+        return;
+    }
+    let Some(python) = python_with("json") else {
+        return skip(name, "no Python");
+    };
+    let args = [(16.0 * MB).to_string(), "25".into()];
+    let workload = Workload::python(&python, "pysites.py", args);
+    let pid = workload.pid();
+    let seen = observe_with(workload, pid, &[]);
+    let mut checks = Checks::new();
+    let sites = seen.report.rows("/memory/kept_sites");
+    let kept = ["often", "seldom"].map(|function| {
+        let begins = format!("{function} (pysites.py:");
+        let named = |site: &&Value| {
+            let innermost = site.pointer("/python/0").and_then(Value::as_str);
+            innermost.is_some_and(|name| name.starts_with(&begins))
+        };
+        let of: Vec<&Value> = sites.iter().filter(named).collect();
+        let told: f64 = of.iter().map(|s| f64_at(s, "/kept_bytes_per_s")).sum();
+        let error: f64 = of.iter().map(|s| f64_at(s, "/error_bytes_per_s")).sum();
+        let truth = f64_at(&seen.truth, &format!("/{function}")) / f64_at(&seen.truth, "/seconds");
+        eprintln!("{function}: {told:.0} ± {error:.0} bytes a second, truly {truth:.0}");
+        checks.that((told - truth).abs() < 1.5 * error, || {
+            format!("{function} keeps {told:.0} ± {error:.0}, truly {truth:.0}")
+        });
+        checks.that(error < 0.5 * truth, || format!("{function}: ± {error:.0}"));
+        told
+    });
+    checks.that(kept[0] > kept[1], || format!("{kept:?}"));
+    let growth = finding(&seen, "memory-growth").map(|growth| &growth["evidence"]["sites"][0]);
+    checks.that(
+        growth.is_some_and(|site| site["python"]["function"] == "often"),
+        || format!("{growth:?}"),
+    );
+    checks.done();
+}
+
+#[test]
 fn what_levels_off_or_comes_and_goes_is_no_growth() {
     let name = "what_levels_off_or_comes_and_goes_is_no_growth";
     let Some(_turn) = root_test(name) else { return };

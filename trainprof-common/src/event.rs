@@ -1,6 +1,7 @@
 //! Single events, sent through the ring buffer: what is rare or slow.
 
 use crate::{
+    python::{PY_FRAMES, PyFrames},
     stack::{STACK_BYTES, UserStack},
     thread::Object,
 };
@@ -155,6 +156,7 @@ pub struct FaultEvent {
     pub weight: u32,
     pub what: u32,
     pub pad: u32,
+    pub python: PyFrames,
     pub stack: UserStack,
 }
-crate::wire!(FaultEvent, 40 + 32 + STACK_BYTES);
+crate::wire!(FaultEvent, 40 + 8 + 8 * PY_FRAMES + 32 + STACK_BYTES);

@@ -15,6 +15,7 @@ pub mod hist;
 pub mod loss;
 pub mod offsets;
 pub mod op;
+pub mod python;
 pub mod run;
 pub mod stack;
 pub mod thread;

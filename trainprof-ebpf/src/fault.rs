@@ -16,7 +16,7 @@ use crate::{
     follow::running,
     kernel::{current_ids, current_task, member, user_regs},
     maps::{Control, FAULT_PACE, FaultPace, control},
-    stack,
+    python, stack,
 };
 
 /// Nanoseconds in which [`Control::FAULTS_IN_WINDOW`] samples are taken before fewer faults are looked at.
@@ -74,6 +74,7 @@ pub fn fault(ctx: PerfEventContext) -> u32 {
             (*event).weight = weight;
             (*event).what = what;
             (*event).pad = 0;
+            python::copy(tid, &raw mut (*event).python);
             stack::copy(ip, sp, bp, &raw mut (*event).stack);
         }
     });

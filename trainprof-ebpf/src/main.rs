@@ -19,6 +19,7 @@ mod irq;
 mod kernel;
 mod maps;
 mod object;
+mod python;
 mod sample;
 mod sched;
 mod stack;

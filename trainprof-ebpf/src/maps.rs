@@ -22,6 +22,7 @@ use trainprof_common::{
     loss::Loss,
     offsets::BLOCK_BYTES,
     op::{MAX_SYSCALLS, SyscallInfo},
+    python::PyThread,
     run::{BANKS, HistTable, RunTable},
     thread::{Described, EndedKey, EndedThread, ThreadState},
     touch::{self, TouchState},
@@ -124,6 +125,10 @@ pub fn touched(tgid: u32) -> bool {
 /// What was noted of the threads of such processes.
 #[map]
 pub static TOUCHES: HashMap<u32, TouchState> = HashMap::with_max_entries(16_384, BPF_F_NO_PREALLOC);
+
+/// Threads whose frames of Python can be found, by thread id. Written by user space.
+#[map]
+pub static PY_THREADS: HashMap<u32, PyThread> = HashMap::with_max_entries(1_024, BPF_F_NO_PREALLOC);
 
 /// GPU calls under way, by thread id.
 #[map]

@@ -6,6 +6,7 @@ use trainprof_common::{
         ExecEvent, ExitEvent, FaultEvent, ForkEvent, GpuCallEvent, Kind, SampleEvent, TouchEvent,
         WaitEvent,
     },
+    python::PY_FRAMES,
     stack::STACK_BYTES,
     thread::Object,
 };
@@ -19,6 +20,8 @@ pub struct Fault {
     pub tgid: u32,
     pub weight: u32,
     pub what: u32,
+    /// Addresses of code of Python, the innermost first.
+    pub codes: Vec<u64>,
     pub stack: Stack,
 }
 
@@ -178,6 +181,7 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
                 tgid,
                 weight,
                 what,
+                codes: codes(b),
                 stack: stack(b),
             }))
         }
@@ -185,7 +189,14 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
     }
 }
 
-/// Ring memory beyond what was copied holds what was there before.
+/// Ring memory beyond what was copied holds what was there before, here and below.
+fn codes(bytes: &mut &[u8]) -> Vec<u64> {
+    let count = bytes.get_u32_ne() as usize;
+    bytes.advance(4);
+    let all: Vec<u64> = (0..PY_FRAMES).map(|_| bytes.get_u64_ne()).collect();
+    all[..count.min(PY_FRAMES)].to_vec()
+}
+
 fn stack(bytes: &mut &[u8]) -> Stack {
     let (ip, sp, bp) = (bytes.get_u64_ne(), bytes.get_u64_ne(), bytes.get_u64_ne());
     let copied = bytes.get_u32_ne() as usize;
@@ -221,6 +232,7 @@ mod tests {
     use proptest::prelude::*;
     use trainprof_common::Wire;
     use trainprof_common::event::EXIT_OUT_OF_MEMORY;
+    use trainprof_common::python::PyFrames;
     use trainprof_common::stack::UserStack;
 
     use super::*;
@@ -313,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_as_long_as_it_says_and_no_longer_than_its_room() {
+    fn stacks_are_as_long_as_they_say_and_no_longer_than_their_room() {
         let mut fault = FaultEvent {
             kind: Kind::Fault as u32,
             tid: 1,
@@ -323,6 +335,11 @@ mod tests {
             weight: 5,
             what: 6,
             pad: 0,
+            python: PyFrames {
+                count: 0,
+                pad: 0,
+                codes: std::array::from_fn(|n| n as u64),
+            },
             stack: UserStack {
                 ip: 7,
                 sp: 8,
@@ -344,6 +361,14 @@ mod tests {
             let stack = got.stack;
             assert_eq!((stack.ip, stack.sp, stack.bp), (7, 8, 9));
             assert_eq!(stack.data, vec![10; is]);
+        }
+        for (says, is) in [(2, 2), (0, 0), (u32::MAX, PY_FRAMES)] {
+            fault.python.count = says;
+            let Ok(Event::Fault(got)) = decode(&bytes_of(&fault)) else {
+                panic!("a fault")
+            };
+            let codes: Vec<u64> = (0..is as u64).collect();
+            assert_eq!((got.codes, got.stack.ip), (codes, 7));
         }
     }
 

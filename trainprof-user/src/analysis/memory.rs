@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
+    python::{self, is_own},
     rules::growth::{Growth, line, steady_growth},
     words,
 };
 use crate::{
-    record::fact::{FrameFact, PageKind, PlaceClass, ProcessSample},
+    record::fact::{FrameFact, PageKind, PlaceClass, ProcessSample, PyFunctionFact},
     session::{SeenFault, Session},
 };
 
@@ -274,12 +275,21 @@ pub struct Site {
     pub frame: FrameFact,
     /// The stack that led to most of it, the innermost frame first.
     pub stack: Vec<FrameFact>,
+    /// Functions of Python on it, the innermost first; empty where that is not known, or no Python.
+    pub python: Vec<PyFunctionFact>,
     pub bytes_per_s: f64,
     /// 95 % confidence, from the number of samples: ± this.
     pub error_bytes_per_s: f64,
     /// Of all that is kept by the processes that were asked for.
     pub share: f64,
     pub samples: usize,
+}
+
+impl Site {
+    /// The function of Python that a reader can do something about: the innermost one of the job's own.
+    pub fn function(&self) -> Option<&PyFunctionFact> {
+        own(self.python.iter())
+    }
 }
 
 /// Where new memory is kept, the largest first; of some processes, or of all.
@@ -323,12 +333,13 @@ fn sites<'a>(
         .map_or(0.0, |sampling| f64::from(sampling.page_bytes));
     let seconds = seconds.max(1e-9);
     let mut all = 0.0;
-    // By stack: bytes, their squares, samples.
-    let mut stacks = BTreeMap::<u32, (f64, f64, usize)>::new();
+    // By stack, and Python's: bytes, their squares, samples.
+    let mut stacks = BTreeMap::<(u32, Option<u32>), (f64, f64, usize)>::new();
     for fault in faults {
         let bytes = fault.bytes(page);
         all += bytes;
-        let sum = stacks.entry(fault.fact.stack).or_default();
+        let of = (fault.fact.stack, fault.python);
+        let sum = stacks.entry(of).or_default();
         sum.0 += bytes;
         sum.1 += bytes * bytes;
         sum.2 += 1;
@@ -337,29 +348,34 @@ fn sites<'a>(
         bytes: f64,
         squares: f64,
         samples: usize,
-        best: (f64, u32),
+        best: (f64, u32, Option<u32>),
         frame: FrameFact,
     }
-    let mut by_frame = BTreeMap::<(Option<String>, Option<String>), Sum>::new();
-    for (number, (bytes, squares, samples)) in stacks {
+    let mut by_frame = BTreeMap::<(Option<&str>, Option<&str>, Option<(&str, &str)>), Sum>::new();
+    for ((number, python), (bytes, squares, samples)) in stacks {
         let Some(frame) = responsible(session, number) else {
             continue;
         };
+        let function = own(functions(session, python));
         // Places without a name in one library are one: an address tells a reader nothing.
         let sum = by_frame
-            .entry((frame.module.clone(), frame.function.clone()))
+            .entry((
+                frame.module.as_deref(),
+                frame.function.as_deref(),
+                function.map(|function| (function.file.as_str(), function.name.as_str())),
+            ))
             .or_insert_with(|| Sum {
                 bytes: 0.0,
                 squares: 0.0,
                 samples: 0,
-                best: (0.0, 0),
+                best: (0.0, 0, None),
                 frame: frame.clone(),
             });
         sum.bytes += bytes;
         sum.squares += squares;
         sum.samples += samples;
         if bytes > sum.best.0 {
-            sum.best = (bytes, number);
+            sum.best = (bytes, number, python);
             sum.frame = frame.clone();
         }
     }
@@ -368,6 +384,7 @@ fn sites<'a>(
         .map(|sum| Site {
             frame: sum.frame,
             stack: frames(session, sum.best.1).cloned().collect(),
+            python: functions(session, sum.best.2).cloned().collect(),
             bytes_per_s: sum.bytes / seconds,
             error_bytes_per_s: 2.0 * sum.squares.sqrt() / seconds,
             share: sum.bytes / all,
@@ -376,6 +393,21 @@ fn sites<'a>(
         .collect();
     out.sort_by(|a, b| b.bytes_per_s.total_cmp(&a.bytes_per_s));
     out
+}
+
+/// Functions of Python on a stack, the innermost first.
+fn functions(session: &Session, stack: Option<u32>) -> impl Iterator<Item = &PyFunctionFact> {
+    let python = &session.python;
+    let numbers = stack.and_then(|stack| python.stacks.get(&stack));
+    let numbers = numbers.into_iter().flatten();
+    numbers.filter_map(|number| python.functions.get(number))
+}
+
+/// The innermost of them that is the job's own, or else the innermost one.
+fn own<'f>(functions: impl Iterator<Item = &'f PyFunctionFact>) -> Option<&'f PyFunctionFact> {
+    let mut functions = functions.peekable();
+    let first = functions.peek().copied();
+    functions.find(|function| is_own(&function.file)).or(first)
 }
 
 /// Frames of a stack, the innermost first.
@@ -451,6 +483,14 @@ pub fn name(frame: &FrameFact) -> String {
 
 /// A call site as people read it: of a library without names of functions that library.
 pub fn site_name(site: &Site) -> String {
+    let native = native_name(site);
+    match site.function() {
+        Some(function) => format!("{}, through {native}", python::function_name(function)),
+        None => native,
+    }
+}
+
+fn native_name(site: &Site) -> String {
     match (&site.frame.function, &site.frame.module) {
         (None, Some(module)) => module.clone(),
         (None, None) => "code that is in no file".to_owned(),

@@ -157,7 +157,7 @@ const MADE: [&str; 5] = [
 
 /// Whether a file is the job's own: of no installed package, not of Python itself, and nothing that a package made. What a person typed has
 /// a name in angle brackets too.
-fn is_own(file: &str) -> bool {
+pub fn is_own(file: &str) -> bool {
     !MADE.iter().any(|name| file.starts_with(name))
         && !file.contains("/site-packages/")
         && !file.contains("/dist-packages/")
@@ -219,14 +219,19 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Its name and where it stands, as for a person: `load (train.py:12)`.
+    /// See [`function_name`].
     pub fn name(&self) -> String {
-        let PyFunctionFact {
-            name, file, line, ..
-        } = self.function;
-        let file = file.rsplit('/').next().unwrap_or(file);
-        format!("{name} ({file}:{line})")
+        function_name(self.function)
     }
+}
+
+/// A function's name and where it stands, as for a person: `load (train.py:12)`.
+pub fn function_name(function: &PyFunctionFact) -> String {
+    let PyFunctionFact {
+        name, file, line, ..
+    } = function;
+    let file = file.rsplit('/').next().unwrap_or(file);
+    format!("{name} ({file}:{line})")
 }
 
 impl<'a> Python<'a> {

@@ -147,6 +147,7 @@ impl Probes {
             gpu_calls: table(&mut ebpf, "GPU_CALLS")?,
             gpu_counts: PerCpuArray::try_from(take(&mut ebpf, "GPU_COUNTS")?)
                 .map_err(map_error("GPU_COUNTS"))?,
+            py_threads: table(&mut ebpf, "PY_THREADS")?,
             threads: Threads::take(&mut ebpf)?,
             followed: 0,
             halves: [

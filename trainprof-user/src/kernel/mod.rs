@@ -40,6 +40,7 @@ use trainprof_common::{
     fileset::FilesetInfo,
     gpu::Call,
     loss::Loss,
+    python::PyThread,
     run::{CallRun, HistRun},
     thread::{EndedKey, EndedThread, ThreadState},
     touch::TOUCHED,
@@ -204,6 +205,8 @@ pub struct Probes {
     pub alloc: Option<AllocProbes>,
     gpu_calls: Table<u32, Call>,
     gpu_counts: PerCpuArray<MapData, u64>,
+    /// By thread id.
+    py_threads: Table<u32, PyThread>,
     /// The probes' own log, in a build for debugging them.
     #[cfg(feature = "probe-log")]
     log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
@@ -377,6 +380,17 @@ impl Probes {
         self.touched_map
             .set(0, flags, 0)
             .map_err(map_error(TOUCHES))
+    }
+
+    /// Tells where the frames of a thread of a Python program are from now on; `None`: it has none that are known.
+    pub fn py_thread(&self, tid: u32, thread: Option<PyThread>) {
+        let changed = self.py_threads.take(&tid).and_then(|_| match thread {
+            Some(thread) => self.py_threads.add(&tid, thread).map(|_| ()),
+            None => Ok(()),
+        });
+        if let Err(error) = changed {
+            tracing::debug!(%error, tid, "frames of Python are not taken with its page faults");
+        }
     }
 
     /// What a file set is.

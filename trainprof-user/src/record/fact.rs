@@ -18,7 +18,7 @@ pub use super::{
         CgroupMemorySample, CgroupPressureSample, HostSample, PressureTotals, ProcessSample,
         QuotaSample, SocketFact,
     },
-    python::{PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact},
+    python::{PyFaultFact, PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact},
     stack::{
         FaultFact, FaultSamplingFact, FrameFact, HugePages, PageKind, PagesGone, SourceLine,
         StackFact,
@@ -146,6 +146,7 @@ pub enum Record {
     OpLatencies(Vec<OpLatency>),
     Backward(BackwardFact),
     HugePages(HugePages),
+    PyFault(PyFaultFact),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

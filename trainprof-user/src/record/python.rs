@@ -45,3 +45,12 @@ pub struct PySampleFact {
     /// Number of a [`PyStackFact`].
     pub stack: u32,
 }
+
+/// Functions that the main thread of a process was in when it faulted. Before or after the fault itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PyFaultFact {
+    /// Number of a [`super::stack::FaultFact`].
+    pub fault: u32,
+    /// Number of a [`PyStackFact`], of the innermost functions.
+    pub stack: u32,
+}

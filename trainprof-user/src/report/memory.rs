@@ -18,6 +18,7 @@ use super::{
 use crate::{
     analysis::{
         memory::{Site, Which, growers, growth_bytes_per_s, kept_sites, name, time_to_limit},
+        python::function_name,
         rules::growth::line,
         running,
     },
@@ -126,6 +127,7 @@ fn kept(site: &Site) -> KeptSite {
             .as_ref()
             .map(|line| format!("{}:{}", line.file, line.line)),
         stack: site.stack.iter().map(name).collect(),
+        python: site.python.iter().map(function_name).collect(),
         kept_bytes_per_s: round(site.bytes_per_s, 1),
         error_bytes_per_s: round(site.error_bytes_per_s, 1),
         share: round(site.share, 4),

@@ -294,6 +294,7 @@ impl Lives {
             | Record::FaultSampling(_)
             | Record::PagesGone(_)
             | Record::HugePages(_)
+            | Record::PyFault(_)
             | Record::AllocCalibration(_)
             | Record::Governor(_)
             | Record::PyFunction(_)

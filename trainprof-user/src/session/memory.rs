@@ -24,6 +24,8 @@ pub struct SeenFault {
     pub faults: f64,
     /// Bytes of the huge page that each of these brought in; `None`: an ordinary page, as far as is known.
     pub huge: Option<u64>,
+    /// Number of the stack of Python's functions that led to it; `None`: not known, or not Python.
+    pub python: Option<u32>,
     /// When its page was first seen to be gone.
     pub gone: Option<KtimeNs>,
 }
@@ -47,9 +49,11 @@ pub struct MemorySeen {
     pub faults: BTreeMap<u32, SeenFault>,
     /// Samples, and the faults that they stand for, by process and kind.
     pub kinds: BTreeMap<(u32, PageKind), (u64, u64)>,
-    /// Pages that were gone, and the bytes of those that are huge, before their fault was recorded: faults wait for their stacks.
+    /// Pages that were gone, the bytes of those that are huge, and stacks of Python, before their fault was recorded: faults wait for
+    /// their stacks.
     early: BTreeMap<u32, KtimeNs>,
     early_huge: BTreeMap<u32, u64>,
+    early_python: BTreeMap<u32, u32>,
     /// How often the faults were halved.
     halved: u32,
 }
@@ -90,6 +94,13 @@ impl MemorySeen {
                     }
                 }
             }
+            Record::PyFault(python) => match self.faults.get_mut(&python.fault) {
+                Some(fault) => fault.python = Some(python.stack),
+                None if self.early_python.len() < MAX_FAULTS => {
+                    self.early_python.insert(python.fault, python.stack);
+                }
+                None => {}
+            },
             _ => {}
         }
     }
@@ -100,6 +111,7 @@ impl MemorySeen {
         sum.1 += u64::from(fact.faults);
         let gone = self.early.remove(&fact.number);
         let huge = self.early_huge.remove(&fact.number);
+        let python = self.early_python.remove(&fact.number);
         if !u64::from(fact.number).is_multiple_of(1 << self.halved.min(63)) {
             return;
         }
@@ -110,6 +122,7 @@ impl MemorySeen {
                 fact,
                 faults: f64::from(fact.faults) * times,
                 huge,
+                python,
                 gone,
             },
         );
@@ -128,7 +141,7 @@ impl MemorySeen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::fact::{HugePages, PagesGone};
+    use crate::record::fact::{HugePages, PagesGone, PyFaultFact};
 
     fn fault(number: u32) -> Record {
         Record::Fault(FaultFact {
@@ -170,6 +183,19 @@ mod tests {
         let bytes: Vec<f64> = seen.faults.values().map(|f| f.bytes(4096.0)).collect();
         let huge = f64::from(17 << 21);
         assert_eq!(bytes, [huge, 17.0 * 4096.0, huge]);
+    }
+
+    #[test]
+    fn a_faults_functions_may_be_told_before_it_or_after() {
+        let mut seen = MemorySeen::default();
+        let told = |fault, stack| Record::PyFault(PyFaultFact { fault, stack });
+        seen.apply(&fault(1));
+        seen.apply(&told(1, 7));
+        seen.apply(&told(2, 8));
+        seen.apply(&fault(2));
+        seen.apply(&fault(3));
+        let stacks: Vec<_> = seen.faults.values().map(|f| f.python).collect();
+        assert_eq!(stacks, [Some(7), Some(8), None]);
     }
 
     #[test]

@@ -170,6 +170,7 @@ impl Session {
             | Record::Fault(_)
             | Record::PagesGone(_)
             | Record::HugePages(_)
+            | Record::PyFault(_)
             | Record::FaultEdge { .. } => self.memory.apply(record),
             Record::GpuDevice(_)
             | Record::GpuSample(_)

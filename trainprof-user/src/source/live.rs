@@ -391,6 +391,9 @@ impl Live {
         self.stacks
             .settle(Duration::ZERO, &mut self.places, &mut self.out);
         self.pythons.tick(&self.alive, &mut self.out);
+        for (pid, thread) in self.pythons.found() {
+            self.probes.py_thread(pid, Some(thread));
+        }
         self.observe();
         self.allocs.tick(
             own::now(),

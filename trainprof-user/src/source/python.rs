@@ -15,6 +15,8 @@ mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use trainprof_common::python::PyThread;
+
 use self::worker::Worker;
 use crate::record::Record;
 
@@ -27,6 +29,35 @@ struct Program {
     parent: Option<u32>,
 }
 
+/// Code that was on the stack of a process's main thread when it faulted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Codes {
+    /// Number of the fault.
+    pub fault: u32,
+    pub pid: u32,
+    /// Addresses, the innermost first.
+    pub codes: Vec<u64>,
+}
+
+/// What the thread tells.
+#[derive(Debug)]
+enum Heard {
+    Record(Box<Record>),
+    /// Where the frames of a process's main thread are.
+    Thread {
+        pid: u32,
+        /// Number of its [`Program`].
+        program: u64,
+        thread: PyThread,
+    },
+}
+
+impl From<Record> for Heard {
+    fn from(record: Record) -> Self {
+        Self::Record(Box::new(record))
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub struct Pythons {
@@ -37,6 +68,8 @@ pub struct Pythons {
     numbers: u64,
     /// What the thread was told last.
     told: Vec<Program>,
+    /// Main threads whose frames were found, by process, that were not handed out yet.
+    threads: Vec<(u32, PyThread)>,
 }
 
 impl Pythons {
@@ -110,10 +143,38 @@ impl Pythons {
         (self.worker, self.started) = (None, true);
     }
 
+    /// Asks which functions of Python a fault came from; the answer is a record of its own.
+    pub fn ask(&self, codes: Codes) {
+        if let Some(worker) = &self.worker
+            && !worker.ask(codes)
+        {
+            tracing::debug!("more page faults of Python programs than can be looked up");
+        }
+    }
+
+    /// Main threads whose frames were found since the last time, by process.
+    pub fn found(&mut self) -> Vec<(u32, PyThread)> {
+        std::mem::take(&mut self.threads)
+    }
+
     /// Takes the records that are there.
     pub fn drain(&mut self, out: &mut Vec<Record>) {
-        if let Some(worker) = &self.worker {
-            out.extend(std::iter::from_fn(|| worker.record().ok()));
+        let Some(worker) = &self.worker else { return };
+        for heard in std::iter::from_fn(|| worker.heard().ok()) {
+            match heard {
+                Heard::Record(record) => out.push(*record),
+                // What another program had there is of no use.
+                Heard::Thread {
+                    pid,
+                    program,
+                    thread,
+                } => {
+                    let now = self.programs.get(&pid);
+                    if now.is_some_and(|now| now.number == program) {
+                        self.threads.push((pid, thread));
+                    }
+                }
+            }
         }
     }
 }

@@ -8,8 +8,9 @@ use crate::{
     analysis::{
         Kind,
         facts::Facts,
-        memory::{churn_sites, site_name},
+        memory::{Site, churn_sites, site_name},
         python::Place,
+        python::function_name,
         running::{Split, churning, split},
         words,
     },
@@ -175,7 +176,8 @@ pub(super) fn rule(look: &Look) -> Answer {
             (asking.said(look.session), asking.place())
         };
         // What a job's own code can change is its own function.
-        let at = mostly.map(Place::name).or(at);
+        let own = sites.first().and_then(Site::function).filter(|_| mapped);
+        let at = mostly.map(Place::name).or(own.map(function_name)).or(at);
         let mostly = mostly.map_or_else(String::new, |place| {
             format!("; {} of it in {}", words::percent(place.share), place.name())
         });

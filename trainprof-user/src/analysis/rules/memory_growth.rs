@@ -162,6 +162,11 @@ pub(super) fn site(site: &Site) -> Value {
     json!({
         "function": site.frame.function,
         "module": site.frame.module,
+        "python": site.function().map(|function| json!({
+            "function": function.name,
+            "file": function.file,
+            "line": function.line,
+        })),
         "share": rounded(site.share),
         "kept_bytes_per_s": rounded(site.bytes_per_s),
         "error_bytes_per_s": rounded(site.error_bytes_per_s),

@@ -16,7 +16,8 @@ use crate::{
         fact::{
             CgroupMemorySample, FaultFact, FaultSamplingFact, FrameFact, GpuCallKind,
             GpuDeviceFact, GpuMetric, GpuProcessFact, GpuSampleFact, HostSample, PageKind,
-            PagesGone, PlaceClass, ProcessSample, ProcessSeen, StackFact,
+            PagesGone, PlaceClass, ProcessSample, ProcessSeen, PyFaultFact, PyFunctionFact,
+            PyStackFact, StackFact,
         },
     },
     session::Session,
@@ -41,6 +42,56 @@ fn a_library_without_names_is_one_place() {
     let told: Vec<_> = sites.iter().map(memory::site_name).collect();
     assert_eq!(told, ["arrays.so"]);
     assert_eq!(sites[0].frame.function, None);
+}
+
+/// One function of a library is called by several of the job's own: each is a place, and code of packages in between is none.
+#[test]
+fn what_functions_of_python_keep_is_told_apart() {
+    let mut memory = Memory::new();
+    for (number, file, name) in [
+        (
+            1,
+            "/usr/lib/python3/dist-packages/numpy/core/numeric.py",
+            "ones",
+        ),
+        (2, "/job/train.py", "collect"),
+        (3, "/job/train.py", "log"),
+    ] {
+        memory.session.apply(&Record::PyFunction(PyFunctionFact {
+            number,
+            file: file.to_owned(),
+            name: name.to_owned(),
+            line: 10 * number,
+            generator: false,
+        }));
+    }
+    for (number, functions) in [(1, vec![1, 2]), (2, vec![3])] {
+        memory
+            .session
+            .apply(&Record::PyStack(PyStackFact { number, functions }));
+    }
+    for (faults, stack) in [(40, Some(1)), (20, Some(2)), (10, None)] {
+        let from = memory.number;
+        memory = memory.faults(TRAINER, PageKind::Anonymous, KEEP, faults, true);
+        for fault in from + 1..=memory.number {
+            let told = stack.map(|stack| Record::PyFault(PyFaultFact { fault, stack }));
+            told.iter().for_each(|record| memory.session.apply(record));
+        }
+    }
+    let sites = memory::kept_sites(&memory.session, None, &[PageKind::Anonymous]);
+    let told: Vec<_> = sites
+        .iter()
+        .map(|site| (memory::site_name(site), site.python.len()))
+        .collect();
+    let native = "keep (model.so)";
+    assert_eq!(
+        told,
+        [
+            (format!("collect (train.py:20), through {native}"), 2),
+            (format!("log (train.py:30), through {native}"), 1),
+            (native.to_owned(), 0),
+        ]
+    );
 }
 
 /// A job of 30 s with memory told second by second.

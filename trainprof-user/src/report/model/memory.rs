@@ -61,6 +61,9 @@ pub struct KeptSite {
     pub source: Option<String>,
     /// The innermost function first.
     pub stack: Vec<String>,
+    /// Functions of Python that led there, the innermost first, each as `name (file:line)` with the line that it begins at; empty where
+    /// that is not known.
+    pub python: Vec<String>,
     pub kept_bytes_per_s: f64,
     /// 95 % confidence, from the number of samples: ± this.
     pub error_bytes_per_s: f64,

@@ -120,19 +120,28 @@ fn allocations(out: &mut Page, report: &Report) -> std::fmt::Result {
     Ok(())
 }
 
-/// Where memory is kept: only where it grows.
+/// Where memory is kept: only where it grows, and only what is more than its own error.
 fn kept(out: &mut Page, memory: &Memory) -> std::fmt::Result {
     if memory.growth_bytes_per_s.is_none_or(|growth| growth <= 0.0) {
         return Ok(());
     }
-    for site in memory.kept_sites.iter().flatten().take(KEPT_SITES) {
+    let sites = memory.kept_sites.iter().flatten();
+    let sure = sites.filter(|site| site.error_bytes_per_s < site.kept_bytes_per_s);
+    for site in sure.take(KEPT_SITES) {
         let function = site.function.as_deref().map(function_name);
         let first = function.and_then(|function| {
             let mut frames = site.stack.iter();
             frames.position(|frame| frame.starts_with(&function))
         });
         let from = first.unwrap_or_default();
-        let stack: Vec<String> = site.stack[from..].iter().take(FRAMES).cloned().collect();
+        let native = site.stack[from..].iter();
+        // What a job's own code can change is its own functions.
+        let stack: Vec<String> = if site.python.is_empty() {
+            native.take(FRAMES).cloned().collect()
+        } else {
+            let python = site.python.iter().take(FRAMES);
+            native.take(1).chain(python).cloned().collect()
+        };
         let mut mark = String::new();
         write!(
             mark,

@@ -16,6 +16,7 @@ use crate::{
     source::{
         convert::{self, object_fact, touch_fact, wait_fact},
         outsiders::WORTH_NAMING_NS,
+        python::Codes,
         stacks::Raw,
     },
     time::KtimeNs,
@@ -85,6 +86,9 @@ impl Live {
             },
             Event::Exit(exit) => {
                 self.alive.remove(&exit.tid);
+                if exit.tid == exit.tgid {
+                    self.probes.py_thread(exit.tid, None);
+                }
                 let at = KtimeNs(exit.at);
                 self.out.push(Record::Exit {
                     at,
@@ -131,6 +135,13 @@ impl Live {
             in_kernel: fault.what & FAULT_IN_KERNEL != 0,
             stack: 0,
         };
+        if !fault.codes.is_empty() {
+            self.pythons.ask(Codes {
+                fault: number,
+                pid: fault.tgid,
+                codes: fault.codes,
+            });
+        }
         let stack = fault.stack;
         let raw = Raw::Memory {
             ip: stack.ip,
@@ -145,6 +156,7 @@ impl Live {
 
     /// What was known of a process is not true any more: it executed another program, or another one has its id.
     fn forget(&mut self, pid: u32) {
+        self.probes.py_thread(pid, None);
         self.pages.executed(pid);
         self.gpus.executed(pid, self.probes.calls.as_ref());
         self.allocs.executed(pid, self.probes.alloc.as_ref());

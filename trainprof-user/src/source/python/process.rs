@@ -6,12 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use trainprof_common::python::{NOT_BEHIND, PyThread};
+
 use crate::record::fact::PyRuntimeFact;
 
 use super::{
     find::{Unknown, find, memory},
     numbers::Numbers,
-    stack::{Blocks, Python, Torn, function, main_thread, walk},
+    stack::{Blocks, Python, TAG, Torn, function, main_thread, walk},
 };
 
 /// After so long the main thread's state is looked for again.
@@ -25,6 +27,8 @@ pub struct Process {
     memory: File,
     python: Python,
     thread: Option<(u64, Instant)>,
+    /// The main thread's state that was told last; 0: none.
+    told_thread: u64,
     /// Numbers of functions by the address of their code; `None` for what is no code.
     codes: HashMap<u64, Option<u32>>,
     codes_since: Instant,
@@ -60,6 +64,7 @@ impl Process {
             memory,
             python,
             thread: None,
+            told_thread: 0,
             codes,
             codes_since,
             failures: 0,
@@ -98,6 +103,39 @@ impl Process {
         }
     }
 
+    /// Where the main thread's frames are, when that has changed.
+    pub fn moved(&mut self) -> Option<PyThread> {
+        let (thread, _) = self.thread?;
+        if std::mem::replace(&mut self.told_thread, thread) == thread {
+            return None;
+        }
+        let layout = &self.python.layout;
+        let offset = |offset: u64| u32::try_from(offset).ok();
+        Some(PyThread {
+            frame: thread.wrapping_add(layout.frame),
+            behind: match layout.frame_behind {
+                Some(behind) => offset(behind)?,
+                None => NOT_BEHIND,
+            },
+            caller: offset(layout.caller)?,
+            code: offset(layout.code)?,
+            pad: 0,
+        })
+    }
+
+    /// The number of a stack, by the code on it as a probe found it; `None` when nothing there is code of the program.
+    pub fn stack_of(&mut self, codes: &[u64], numbers: &mut Numbers) -> Option<u32> {
+        let (memory, python, known) = (&self.memory, &self.python, &mut self.codes);
+        let functions: Vec<u32> = codes
+            .iter()
+            .filter_map(|code| numbered(known, memory, python, numbers, code & !TAG))
+            .collect();
+        if functions.is_empty() {
+            return None;
+        }
+        numbers.stack(functions)
+    }
+
     fn functions(&mut self, now: Instant, numbers: &mut Numbers) -> Result<Vec<u32>, Torn> {
         let mut blocks = Blocks::new(&self.memory);
         let fresh = |since: &Instant| now.duration_since(*since) < THREAD_AGE;
@@ -113,9 +151,20 @@ impl Process {
         };
         let (memory, python, codes) = (&self.memory, &self.python, &mut self.codes);
         walk(&mut blocks, &python.layout, thread, |code| {
-            *codes.entry(code).or_insert_with(|| {
-                function(memory, python, code).and_then(|function| numbers.function(function))
-            })
+            numbered(codes, memory, python, numbers, code)
         })
     }
+}
+
+/// The number of the function that the code at an address is of.
+fn numbered(
+    known: &mut HashMap<u64, Option<u32>>,
+    memory: &File,
+    python: &Python,
+    numbers: &mut Numbers,
+    code: u64,
+) -> Option<u32> {
+    *known.entry(code).or_insert_with(|| {
+        function(memory, python, code).and_then(|function| numbers.function(function))
+    })
 }

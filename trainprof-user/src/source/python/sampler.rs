@@ -5,9 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Program, find::Unknown, numbers::Numbers, process::Process};
+use super::{Codes, Heard, Program, find::Unknown, numbers::Numbers, process::Process};
 use crate::{
-    record::{Record, fact::PySampleFact},
+    record::{
+        Record,
+        fact::{PyFaultFact, PySampleFact},
+    },
     source::own,
 };
 
@@ -100,7 +103,7 @@ impl Sampler {
     }
 
     /// Reads some stacks, or looks at one process, in turns where there is both to do.
-    pub fn turn(&mut self, now: Instant, out: &mut Vec<Record>) {
+    pub fn turn(&mut self, now: Instant, out: &mut Vec<Heard>) {
         let due = |watched: &Watched| watched.process.is_none() && watched.look_at <= now;
         let unknown = self.processes.iter().find(|(_, watched)| due(watched));
         let unknown = unknown.map(|(pid, _)| *pid);
@@ -130,7 +133,7 @@ impl Sampler {
         Some(after.unwrap_or(first))
     }
 
-    fn look(&mut self, pid: u32, now: Instant, out: &mut Vec<Record>) {
+    fn look(&mut self, pid: u32, now: Instant, out: &mut Vec<Heard>) {
         let room = self.sampled() < MAX_SAMPLED;
         let Some(watched) = self.processes.get_mut(&pid) else {
             return;
@@ -145,7 +148,7 @@ impl Sampler {
         }
     }
 
-    fn sample(&mut self, pid: u32, now: Instant, out: &mut Vec<Record>) {
+    fn sample(&mut self, pid: u32, now: Instant, out: &mut Vec<Heard>) {
         self.last = pid;
         let Some(watched) = self.processes.get_mut(&pid) else {
             return;
@@ -153,12 +156,19 @@ impl Sampler {
         let Some(process) = &mut watched.process else {
             return;
         };
-        out.extend(process.runtime(pid).map(Record::PyRuntime));
+        let runtime = process.runtime(pid).map(Record::PyRuntime);
         let at = own::now();
         let stack = process.sample(now, &mut self.numbers);
-        let sample = |stack| Record::PySample(PySampleFact { at, pid, stack });
-        out.append(&mut self.numbers.new);
-        out.extend(stack.map(sample));
+        let sample = stack.map(|stack| Record::PySample(PySampleFact { at, pid, stack }));
+        let records = runtime.into_iter().chain(self.numbers.new.drain(..));
+        out.extend(records.chain(sample).map(Heard::from));
+        let program = watched.number;
+        let moved = process.moved();
+        out.extend(moved.map(|thread| Heard::Thread {
+            pid,
+            program,
+            thread,
+        }));
         if process.failures >= MAX_FAILURES {
             let never = !process.followed;
             watched.process = None;
@@ -169,14 +179,25 @@ impl Sampler {
         }
     }
 
+    /// Records which functions of Python a page fault came from.
+    pub fn resolve(&mut self, codes: &Codes, out: &mut Vec<Heard>) {
+        let watched = self.processes.get_mut(&codes.pid);
+        let Some(process) = watched.and_then(|watched| watched.process.as_mut()) else {
+            return;
+        };
+        let stack = process.stack_of(&codes.codes, &mut self.numbers);
+        let fault = codes.fault;
+        let fact = stack.map(|stack| Record::PyFault(PyFaultFact { fault, stack }));
+        let records = self.numbers.new.drain(..).chain(fact);
+        out.extend(records.map(Heard::from));
+    }
+
     /// Records why a process is left alone, once for each reason.
-    fn tell(&mut self, reason: &Unknown, out: &mut Vec<Record>) {
+    fn tell(&mut self, reason: &Unknown, out: &mut Vec<Heard>) {
         let reason = reason.to_string();
         if self.reasons.len() < MAX_REASONS && self.reasons.insert(reason.clone()) {
-            out.push(Record::Missing {
-                what: "python-stacks".to_owned(),
-                reason,
-            });
+            let what = "python-stacks".to_owned();
+            out.push(Record::Missing { what, reason }.into());
         }
     }
 }

@@ -23,7 +23,7 @@ const TYPE: u64 = 8;
 const LENGTH: u64 = 16;
 const STATE: u64 = 32;
 /// Bits of a reference that are none of the address (3.14, Include/internal/pycore_stackref.h).
-const TAG: u64 = 3;
+pub const TAG: u64 = 3;
 /// In `co_flags`.
 const CO_GENERATOR: u32 = 0x20;
 /// The file of code that the interpreter made for itself (`_Py_MakeShimCode` in Objects/codeobject.c).

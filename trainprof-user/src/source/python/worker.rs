@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Program, sampler::Sampler};
-use crate::{record::Record, source::own};
+use super::{Codes, Heard, Program, sampler::Sampler};
+use crate::source::own;
 
 /// CPU time that it may take is at most one part in so many of the time that passes: 0.15 %.
 const TIME_PER_CPU: u32 = 666;
@@ -23,40 +23,48 @@ const SAVED_AT_FIRST: Duration = Duration::from_secs(15);
 /// Turns that the usual cost of one is the mean of, and what it is at first; nanoseconds.
 const TURNS: u64 = 16;
 const USUAL_NS: u64 = 50_000;
-/// Lists of processes and records that wait at most. While records wait, no stack is read.
-const LISTS: usize = 4;
-const RECORDS: usize = 4096;
+/// What it is told, and what it tells, that waits at most. While the latter waits, no stack is read.
+const TOLD: usize = 1024;
+const HEARD: usize = 4096;
 /// Deeper than anything in it goes.
 const STACK_BYTES: usize = 256 << 10;
 
+/// What the thread is told.
+enum Told {
+    /// These processes are alive, in the order of their ids.
+    Alive(Vec<Program>),
+    Codes(Codes),
+}
+
 /// The thread, as its user sees it. It ends when this is dropped.
 pub struct Worker {
-    lists: SyncSender<Vec<Program>>,
-    records: Receiver<Record>,
+    told: SyncSender<Told>,
+    heard: Receiver<Heard>,
     thin: Arc<AtomicBool>,
 }
 
 impl Worker {
     /// Starts it with the capabilities that the calling thread has now.
     pub fn start() -> io::Result<Self> {
-        let (lists, told) = sync_channel(LISTS);
-        let (out, records) = sync_channel(RECORDS);
+        let (told, from) = sync_channel(TOLD);
+        let (out, heard) = sync_channel(HEARD);
         let thin = Arc::new(AtomicBool::new(false));
         let thinned = Arc::clone(&thin);
         thread::Builder::new()
             .name("python".into())
             .stack_size(STACK_BYTES)
-            .spawn(move || run(&told, &out, &thinned))?;
-        Ok(Self {
-            lists,
-            records,
-            thin,
-        })
+            .spawn(move || run(&from, &out, &thinned))?;
+        Ok(Self { told, heard, thin })
     }
 
     /// Tells which processes are alive, in the order of their ids; false when it has not read what it was told before.
     pub fn tell(&self, programs: Vec<Program>) -> bool {
-        self.lists.try_send(programs).is_ok()
+        self.told.try_send(Told::Alive(programs)).is_ok()
+    }
+
+    /// Asks which functions a fault came from; false when too much was asked already.
+    pub fn ask(&self, codes: Codes) -> bool {
+        self.told.try_send(Told::Codes(codes)).is_ok()
     }
 
     /// From now on stacks are read half as often, or as often as ever.
@@ -64,34 +72,44 @@ impl Worker {
         self.thin.store(thin, Ordering::Relaxed);
     }
 
-    /// The next record, if there is one.
-    pub fn record(&self) -> Result<Record, TryRecvError> {
-        self.records.try_recv()
+    /// What it tells next, if there is anything.
+    pub fn heard(&self) -> Result<Heard, TryRecvError> {
+        self.heard.try_recv()
     }
 }
 
-fn run(lists: &Receiver<Vec<Program>>, records: &SyncSender<Record>, thin: &AtomicBool) {
+fn run(told: &Receiver<Told>, heard: &SyncSender<Heard>, thin: &AtomicBool) {
     let mut sampler = Sampler::default();
     let mut budget = Budget::begin(Instant::now(), own::thread_cpu_ns());
     let mut random = own::now().0;
     let mut due = Instant::now();
     let mut out = Vec::new();
     loop {
-        match lists.recv_timeout(due.saturating_duration_since(Instant::now())) {
-            Ok(programs) => {
+        let turn = match told.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Ok(Told::Alive(programs)) => {
                 sampler.set(&programs, Instant::now());
                 let rest = budget.rest(Instant::now(), own::thread_cpu_ns());
                 due = due.min(Instant::now() + rest);
-                continue;
+                false
+            }
+            // What this takes is paid for by the next turn.
+            Ok(Told::Codes(codes)) => {
+                sampler.resolve(&codes, &mut out);
+                false
             }
             Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {}
-        }
-        sampler.turn(Instant::now(), &mut out);
-        for record in out.drain(..) {
-            if records.send(record).is_err() {
+            Err(RecvTimeoutError::Timeout) => {
+                sampler.turn(Instant::now(), &mut out);
+                true
+            }
+        };
+        for tells in out.drain(..) {
+            if heard.send(tells).is_err() {
                 return;
             }
+        }
+        if !turn {
+            continue;
         }
         let now = Instant::now();
         let rest = budget.rest(now, own::thread_cpu_ns());
