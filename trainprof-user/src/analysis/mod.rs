@@ -29,6 +29,7 @@ pub mod kind;
 mod loaders;
 pub mod locks;
 pub mod memory;
+pub mod memory_limit;
 pub mod messages;
 mod multiples;
 mod own_thread;

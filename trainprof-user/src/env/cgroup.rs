@@ -59,6 +59,13 @@ impl CpuQuota {
 }
 
 impl CgroupFacts {
+    /// The path of the group that a controller counts the process in: of version 1 where that has the controller, else of version 2.
+    pub fn path_of(&self, controller: &str) -> Option<&str> {
+        let has = |(names, _): &&(String, String)| names.split(',').any(|name| name == controller);
+        let v1 = self.path_v1.iter().find(has).map(|(_, path)| path.as_str());
+        v1.or(self.path_v2.as_deref())
+    }
+
     /// Whether they stand for a container, a pod or a batch job.
     pub fn names_owner(&self) -> bool {
         self.container_id.is_some() || self.pod_uid.is_some() || self.slurm_job_id.is_some()

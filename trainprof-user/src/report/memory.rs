@@ -17,7 +17,8 @@ use super::{
 };
 use crate::{
     analysis::{
-        memory::{Site, Which, growers, growth_bytes_per_s, kept_sites, name, time_to_limit},
+        memory::{Site, Which, growers, growth_bytes_per_s, kept_sites, name},
+        memory_limit::nearest,
         python::function_name,
         rules::growth::line,
         running,
@@ -53,8 +54,9 @@ pub fn memory(session: &Session, top: usize) -> Memory {
             max: rss.iter().map(|r| r.max).sum(),
         }),
         growth_bytes_per_s: growth.map(|growth| round(growth, 1)),
-        time_to_limit_s: growth
-            .and_then(|growth| time_to_limit(session, growth))
+        time_to_limit_s: growers
+            .as_deref()
+            .and_then(|growers| nearest(session, growers)?.seconds)
             .map(|seconds| round(seconds, 1)),
         allocs_per_s: session
             .alloc

@@ -8,6 +8,7 @@ use super::{Answer, Finding, Look, look::rounded};
 use crate::{
     analysis::{
         memory::{self, Grower, Site, Which},
+        memory_limit::nearest,
         words,
     },
     record::fact::PageKind,
@@ -44,9 +45,8 @@ pub(super) fn rule(look: &Look) -> Answer {
         .take(SITES)
         .collect();
     // Everything that grows fills the same room.
-    let total = memory::growth_bytes_per_s(&growers);
-    let room = memory::room(session);
-    let left = memory::time_to_limit(session, total);
+    let limit = nearest(session, &growers);
+    let left = limit.as_ref().and_then(|limit| limit.seconds);
     let (per_turn, turn) = look.per_turn(&growth);
     let role = role(look, worst.pid);
     let mut evidence: super::Evidence = [
@@ -64,9 +64,9 @@ pub(super) fn rule(look: &Look) -> Answer {
     if let Some(left) = left {
         evidence.insert("time_to_limit_s", rounded(left));
     }
-    if let Some(room) = &room {
-        evidence.insert("limit_of", json!(room.cgroup.as_deref().unwrap_or("host")));
-        evidence.insert("room_bytes", rounded(room.bytes));
+    if let Some(limit) = &limit {
+        evidence.insert("limit_of", json!(limit.cgroup.as_deref().unwrap_or("host")));
+        evidence.insert("room_bytes", rounded(limit.room_bytes));
     }
     let name = session
         .processes
@@ -79,7 +79,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         n => format!(", and {} other processes likewise", n - 1),
     };
     let until = left.map_or_else(String::new, |s| {
-        let whose = match room.as_ref().and_then(|room| room.cgroup.as_deref()) {
+        let whose = match limit.as_ref().and_then(|limit| limit.cgroup.as_deref()) {
             Some(group) => format!("the limit of control group {group}"),
             None => "the end of the host's memory".to_owned(),
         };
@@ -114,7 +114,8 @@ pub(super) fn rule(look: &Look) -> Answer {
 /// What stopping these gains: for how long the memory that is left would last.
 fn spared(session: &Session, growers: &[Grower], leaks: &[Grower]) -> String {
     let time = |growers: &[Grower]| {
-        memory::time_to_limit(session, memory::growth_bytes_per_s(growers)).map(words::time)
+        let seconds = nearest(session, growers)?.seconds;
+        seconds.map(words::time)
     };
     let others: Vec<Grower> = growers.iter().filter(|g| g.copied).copied().collect();
     match (time(leaks), time(&others)) {

@@ -10,7 +10,8 @@ use super::{
     tale::{Tale, at},
 };
 use crate::{
-    analysis::{Analysis, Finding, analyse, memory},
+    analysis::{Analysis, Finding, analyse, memory, memory_limit::nearest},
+    env::{cgroup::CgroupFacts, process::ProcessFacts},
     record::{
         Record,
         fact::{
@@ -331,6 +332,64 @@ fn a_leak_names_process_role_and_call_site_and_the_time_left() {
     let truly = 300.0 * 170.0 * 4096.0 / 30.0;
     assert!((sites[0].bytes_per_s / truly - 1.0).abs() < 0.02);
     assert!(sites[0].error_bytes_per_s > 0.1 * truly);
+}
+
+/// A process's growth fills its own control group, and the room above that; not that of another one.
+#[test]
+fn each_control_group_is_filled_by_what_grows_in_it() {
+    let leak = |rate: f64| move |t: f64| 300.0 * MB + rate * MB * t;
+    let mut memory = Memory::new()
+        .process(100, leak(5.0), flat)
+        .process(WORKER, leak(20.0), flat);
+    for (pid, path) in [(100, "/pod/a"), (WORKER, "/pod/b")] {
+        let process = memory.session.processes.get(&pid).expect("a process");
+        let mut seen = process.seen.clone();
+        let cgroup = CgroupFacts {
+            path_v1: vec![
+                ("cpu,cpuacct".into(), "/".into()),
+                ("memory".into(), path.into()),
+            ],
+            ..CgroupFacts::default()
+        };
+        // Of some process: only its group matters here.
+        let some = ProcessFacts::read(std::process::id()).expect("our own facts");
+        seen.facts = Some(ProcessFacts {
+            cgroup: Some(cgroup),
+            ..some
+        });
+        memory.session.apply(&Record::Process(seen));
+    }
+    for (cgroup, room) in [("/pod/a", 1_000.0), ("/pod/b", 6_000.0), ("/pod", 10_000.0)] {
+        memory
+            .session
+            .apply(&Record::CgroupMemory(CgroupMemorySample {
+                at: KtimeNs(at(29_000.0)),
+                cgroup: cgroup.to_owned(),
+                usage_bytes: 0,
+                limit_bytes: Some((room * MB) as u64),
+                file_bytes: None,
+                anon_bytes: None,
+                refaults_file: None,
+                oom_kills: None,
+            }));
+    }
+    let growers = memory::growers(&memory.session).expect("growth");
+    let near = |pids: &[u32]| {
+        let some: Vec<_> = growers
+            .iter()
+            .filter(|g| pids.contains(&g.pid))
+            .copied()
+            .collect();
+        let limit = nearest(&memory.session, &some).expect("a limit");
+        (
+            limit.cgroup.expect("a group"),
+            limit.seconds.map(f64::round),
+        )
+    };
+    // 1 000 MB at 5 a second, 6 000 at 20, 10 000 at 25.
+    assert_eq!(near(&[100, WORKER]), ("/pod/a".to_owned(), Some(200.0)));
+    assert_eq!(near(&[WORKER]), ("/pod/b".to_owned(), Some(300.0)));
+    assert_eq!(near(&[]), ("/pod/a".to_owned(), None));
 }
 
 #[test]
