@@ -3,11 +3,11 @@
 //! That takes capabilities which the collector gives up, and milliseconds that the collector does not have.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     num::NonZeroU32,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use aya::Ebpf;
@@ -35,6 +35,8 @@ use crate::{
 
 /// Processes that are probed at once, in each library. Each takes some hundred descriptors.
 const MAX_PROCESSES: usize = 128;
+/// What a parent has mapped is read again after this long.
+const PARENT_AGE: Duration = Duration::from_secs(3);
 /// Nothing is to be done without an order: how long one is waited for at a time.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -80,6 +82,8 @@ struct Server<'a> {
     told: Vec<String>,
     /// The kernel lets us attach nothing.
     refused: bool,
+    /// What the parent of the process that was looked at last has mapped, and since when that is known: a set of workers has the same.
+    parent: Option<(u32, Instant, Vec<Mapped>)>,
 }
 
 /// Serves until the line ends. The programs are loaded, but for those `prepared` for links of many uprobes. `gpu`: the GPU's libraries are
@@ -108,6 +112,7 @@ pub fn serve(ebpf: &mut Ebpf, prepared: Result<Relocated, String>, gpu: bool, li
         detached: Vec::new(),
         told: Vec::new(),
         refused: false,
+        parent: None,
     };
     loop {
         match line.receive(IDLE) {
@@ -138,7 +143,7 @@ impl Server<'_> {
             let there = |a: &Attached| a.pid == pid && a.identity == m.identity;
             (self.gpu || !m.library.is_of_gpu()) && !self.attached.iter().any(there)
         });
-        if mapped.is_empty() || !(uses_gpu || makes_calls(pid, &mapped)) {
+        if mapped.is_empty() || !(uses_gpu || self.makes_calls(pid, &mapped)) {
             return;
         }
         for library in mapped {
@@ -157,6 +162,25 @@ impl Server<'_> {
             }
             self.attach(pid, &library);
         }
+    }
+
+    /// Whether a process may call the libraries that it has mapped: not one that merely inherited them, as a loader's forked worker
+    /// does. CUDA opens its devices when it begins.
+    fn makes_calls(&mut self, pid: u32, mapped: &[Mapped]) -> bool {
+        let parent = parent_of(pid).unwrap_or_default();
+        let known =
+            |(of, since, _): &&(u32, Instant, _)| *of == parent && since.elapsed() < PARENT_AGE;
+        if self.parent.as_ref().filter(known).is_none() {
+            let maps = fs::read_to_string(format!("/proc/{parent}/maps")).unwrap_or_default();
+            self.parent = Some((parent, Instant::now(), mapped::decode(&maps)));
+        }
+        let parents = self.parent.iter().flat_map(|(_, _, mapped)| mapped);
+        // Where a library lies is random: at the same place in both, it was there before the fork.
+        let inherited: BTreeSet<(&str, u64)> = parents
+            .map(|parents| (parents.identity.as_str(), parents.start))
+            .collect();
+        let own = |m: &Mapped| !inherited.contains(&(m.identity.as_str(), m.start));
+        mapped.iter().any(own) || has_device_open(pid)
     }
 
     fn attach(&mut self, pid: u32, mapped: &Mapped) {
@@ -363,26 +387,11 @@ impl Server<'_> {
     }
 }
 
-/// Whether a process may call the libraries that it has mapped: not one that merely inherited them, as a loader's
-/// forked worker does. CUDA opens its devices when it begins.
-fn makes_calls(pid: u32, mapped: &[Mapped]) -> bool {
-    let parent = fs::read_to_string(format!("/proc/{pid}/status"))
-        .ok()
-        .and_then(|status| {
-            let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-            line.trim().parse::<u32>().ok()
-        });
-    let parents = parent
-        .and_then(|parent| fs::read_to_string(format!("/proc/{parent}/maps")).ok())
-        .map(|maps| mapped::decode(&maps))
-        .unwrap_or_default();
-    // Where a library lies is random: at the same place in both, it was there before the fork.
-    let own = mapped.iter().any(|m| {
-        !parents
-            .iter()
-            .any(|p| p.identity == m.identity && p.start == m.start)
-    });
-    own || has_device_open(pid)
+/// The parent of a process.
+fn parent_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
 }
 
 fn has_device_open(pid: u32) -> bool {

@@ -96,6 +96,11 @@ impl Gpus {
         self.looks.insert(pid, (began, next_look(began, now)));
     }
 
+    /// A process was forked: for now it has nothing but what its parent has, and many end before they load anything.
+    pub fn forked(&mut self, pid: u32, at: KtimeNs) {
+        self.looks.insert(pid, (at, next_look(at, at)));
+    }
+
     /// How many calls were watched so far.
     pub fn calls(&self) -> CallsSeen {
         self.calls
@@ -402,5 +407,7 @@ mod tests {
         // Longer there than the kernel's clock has run (a host that slept).
         gpus.looked_at(8, 900 * SECOND, now);
         assert_eq!(gpus.looks[&8].1, KtimeNs(530 * SECOND));
+        gpus.forked(9, now);
+        assert_eq!(gpus.looks[&9].1, KtimeNs(501 * SECOND));
     }
 }

@@ -47,6 +47,7 @@ impl Live {
                     }
                     self.places.forked(fork.parent_tgid, fork.child_tgid);
                     self.pythons.forked(fork.parent_tgid, fork.child_tgid);
+                    self.gpus.forked(fork.child_tgid, at);
                     self.process(
                         at,
                         fork.child_tgid,
