@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainprof_common::{
-    op::Class,
-    thread::{NR_PREEMPTED, WakerKind},
-};
+use trainprof_common::thread::{NR_PREEMPTED, WakerKind};
 
 use super::{
     brief::brief_loaders,
@@ -14,6 +11,7 @@ use super::{
     polling::is_polled,
     python::{self, Waits},
     room::{interprets, room, together},
+    sockets::sockets,
     spans::{overlap, share_inside, union},
     timeline::{Item, line},
 };
@@ -36,8 +34,6 @@ const WAITED_FOR: f64 = 0.1;
 const MIN_WAIT_NS: u64 = 1_000_000;
 /// Hand-overs that show a pattern.
 const MIN_HAND_OVERS: u64 = 3;
-/// A socket that batches come through is used for this part (0–1) of the watch at least.
-const LASTS: f64 = 0.2;
 
 /// One trainer and those around it.
 #[derive(Clone, Debug)]
@@ -145,7 +141,7 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                         .any(|other| is_ancestor(session, *other, *pid))
                 })
                 .collect();
-            let sockets = sockets(facts, *trainer, &producers);
+            let sockets = sockets(facts, *trainer, step_tid, &producers);
             Some(Cast {
                 trainer: *trainer,
                 step_tid,
@@ -160,30 +156,6 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                 roles: roles.clone(),
             })
         })
-        .collect()
-}
-
-/// Sockets on which producers ended waits of the trainer's threads again and again. Memory that a batch lies in is handed over through a
-/// socket of its own, that lives for that alone (multiprocessing/resource_sharer.py).
-fn sockets(facts: &Facts, trainer: u32, producers: &BTreeSet<u32>) -> BTreeSet<u64> {
-    let fed = |item: &&Item| {
-        item.object.class == Class::Socket as u8
-            && is_on_purpose(item.waker.kind)
-            && producers.contains(&item.waker.tid)
-    };
-    let mut lasted = BTreeMap::<u64, (u64, u64)>::new();
-    let threads = facts.waiting_threads();
-    let threads = threads.filter(|(tid, _)| facts.pid(*tid) == Some(trainer));
-    for item in threads.flat_map(|(_, items)| items.iter().filter(fed)) {
-        let (first, last) = lasted.entry(item.object.id).or_insert((item.woken, 0));
-        *first = item.woken.min(*first);
-        *last = item.woken.max(*last);
-    }
-    let least = LASTS * facts.walkable_ns() as f64;
-    lasted
-        .into_iter()
-        .filter(|(_, (first, last))| (last - first) as f64 >= least)
-        .map(|(inode, _)| inode)
         .collect()
 }
 

@@ -2,6 +2,7 @@
 
 mod around_calls;
 mod chokes;
+mod exchange;
 mod file_faults;
 mod locked;
 mod off_cpu;
@@ -114,6 +115,8 @@ pub struct Scene<'a> {
     beside_model: Vec<(u64, u64)>,
     helpers: Helpers,
     services: Services,
+    /// Threads of ranks that exchange with other ranks.
+    exchangers: BTreeSet<u32>,
     file_locks: BTreeMap<u32, Vec<(u64, u64)>>,
     /// As `lock_waits`, with the time in which somebody had been woken for it and had no CPU yet.
     lock_turns: BTreeMap<LockId, Vec<(u64, u64)>>,
@@ -170,6 +173,7 @@ impl<'a> Scene<'a> {
             chokes: chokes::chokes(facts, cast),
             helpers,
             services: Services::new(facts),
+            exchangers: exchange::exchangers(facts, cast),
             file_locks: locked::file_locks(facts),
             checkpoints,
             overstaffed: (idlers.len() + 1) as f64 > may_use,
@@ -325,7 +329,22 @@ impl<'a> Scene<'a> {
         }));
     }
 
+    /// What a leaf's own mechanism stands for.
     fn cause(&self, leaf: &Leaf, spent: &Spent, out: &mut Vec<(Kind, Detail, f64)>) {
+        let from = out.len();
+        self.cause_of_any(leaf, spent, out);
+        let works = matches!(leaf.what, What::Run { .. } | What::Runnable { .. });
+        if works && !leaf.hops.is_empty() && self.exchangers.contains(&leaf.what.tid()) {
+            for (kind, detail, _) in &mut out[from..] {
+                if *kind == Kind::Compute {
+                    *kind = Kind::Communication;
+                    detail.doing = Some(Kind::Communication);
+                }
+            }
+        }
+    }
+
+    fn cause_of_any(&self, leaf: &Leaf, spent: &Spent, out: &mut Vec<(Kind, Detail, f64)>) {
         let tid = leaf.what.tid();
         let detail = Detail {
             tid,

@@ -25,7 +25,23 @@ pub(super) fn rule(look: &Look) -> Answer {
                 .map(|(pid, ns)| json!({"pid": Id(*pid), "seconds": seconds(*ns)}))
                 .collect(),
         );
-        let Some((guilty, _)) = ranks.first() else {
+        let exchange: f64 = look
+            .top(KIND, |share| share.detail.doing.filter(|kind| *kind == KIND))
+            .iter()
+            .map(|(_, ns)| ns)
+            .sum();
+        evidence.insert("exchanging_s", seconds(exchange));
+        let late = look.top(KIND, |share| {
+            let late = share.detail.doing != Some(KIND);
+            (late && share.detail.rank != 0).then_some(share.detail.rank)
+        });
+        if exchange > late.iter().map(|(_, ns)| ns).sum() {
+            return (
+                "the time goes into the exchange itself, which threads of the ranks copy, add up and send with CPU time: no rank is late".to_owned(),
+                "exchange less, or less often: gradients of large tables as sparse ones or by their touched rows, accumulated over more batches, in half precision; or let it run beside the backward pass (DistributedDataParallel with buckets)".to_owned(),
+            );
+        }
+        let Some((guilty, _)) = late.first().or(ranks.first()) else {
             return (
                 "the trainer waited for ranks that are not on this host or not watched".to_owned(),
                 "watch the other ranks too: one of them is late".to_owned(),

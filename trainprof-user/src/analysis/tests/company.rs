@@ -4,8 +4,9 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
+    clocks::steps,
     stories::{DATA_PIPE, TRAINER, close, feeder, feeds, job, share, stall, trainer},
-    tale::{By, FUTEX, On, POLL, READ, Tale, at},
+    tale::{By, FUTEX, On, POLL, READ, RECV, SLEEP, Tale, at},
 };
 use crate::{
     analysis::{Analysis, Kind, analyse},
@@ -545,4 +546,33 @@ fn workers_that_were_there_before_the_watch_were_not_made_in_it() {
     }
     let trainer = trainer(&tale, 8000.0);
     close(share(&trainer, Kind::WorkerStart), 0.0, "making workers");
+}
+
+/// A thread of the trainer answers a program that asks for metrics, about as often as there are steps.
+#[test]
+fn who_is_served_by_another_thread_hands_over_nothing() {
+    const SERVER: u32 = TRAINER + 7;
+    const SCRAPER: u32 = 203;
+    let mut tale = job(2);
+    tale.thread(TRAINER, SERVER).process(SCRAPER, TRAINER);
+    for step in 0..150 {
+        let begin = f64::from(step) * 50.0;
+        stall(&mut tale, begin, begin + 0.5, 201);
+    }
+    for turn in 0..145 {
+        let begin = f64::from(turn) * 51.0;
+        let (on, by) = (On::Socket(9), By::Sender(SCRAPER));
+        tale.wait(SERVER, begin + 1.0, begin + 50.0, RECV, on, by);
+        tale.touch(SERVER, begin + 50.1, Op::Read, Class::Socket, 9, 80);
+        tale.touch(SERVER, begin + 50.4, Op::Write, Class::Socket, 9, 200);
+        let (on, by) = (On::Nothing, By::Interrupt);
+        tale.wait(SCRAPER, begin + 1.0, begin + 49.0, SLEEP, on, by);
+    }
+    let found = steps(&tale, 7500.0).expect("steps");
+    let count = found.spans.len();
+    assert!(
+        count.abs_diff(150) <= 2,
+        "{count} of 150, {:?}",
+        found.clock
+    );
 }

@@ -3,9 +3,9 @@
 use super::{
     clocks::{steps, uneven},
     stories::TRAINER,
-    tale::{By, On, RECV, Tale},
+    tale::{By, FUTEX, On, RECV, Tale},
 };
-use crate::analysis::{analyse, steps::Clock};
+use crate::analysis::{Verdict, analyse, steps::Clock};
 
 const LAUNCHER: u32 = 50;
 const OTHER: u32 = 150;
@@ -81,4 +81,60 @@ fn parameters_that_are_exchanged_one_by_one_are_one_step() {
     assert!(count.abs_diff(99) <= 1, "{count} of 99");
     let p50 = found.quantile_ns(0.5) as f64 / 1e6;
     assert!((p50 - 47.6).abs() < 1.0, "{p50}");
+}
+
+/// Two ranks compute for 40 of 100 ms and then wait for a thread of their own, which works for 60 and takes something from the other
+/// rank's so many times meanwhile.
+fn exchanging(times: u32) -> Tale {
+    let mut tale = two_ranks();
+    let ranks = [(TRAINER, TRAINER + 1), (OTHER, OTHER + 1)];
+    for (rank, thread) in ranks {
+        tale.thread(rank, thread);
+    }
+    let piece = 60.0 / f64::from(times);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        for (n, (rank, thread)) in ranks.into_iter().enumerate() {
+            let asked = By::Thread(rank);
+            tale.wait(
+                rank,
+                begin + 40.0,
+                begin + 99.9,
+                FUTEX,
+                On::Futex(8),
+                By::Thread(thread),
+            );
+            tale.wait(thread, begin, begin + 39.9, FUTEX, On::Futex(16), asked);
+            let (_, peer) = ranks[1 - n];
+            for part in 0..times {
+                let from = begin + 40.0 + f64::from(part) * piece + 0.4 * f64::from(n as u32);
+                let on = On::Socket(4 + n as u64);
+                tale.wait(thread, from, from + 0.3, RECV, on, By::Sender(peer));
+            }
+        }
+    }
+    tale
+}
+
+fn verdict(tale: &Tale) -> Verdict {
+    let mut session = tale.session(8000.0);
+    session.start.as_mut().expect("a start").targets = vec![LAUNCHER];
+    analyse(&session).verdict.expect("a verdict")
+}
+
+/// Nobody is late: threads of both ranks copy and add up what they exchange.
+#[test]
+fn what_threads_do_that_exchange_is_the_exchange() {
+    let verdict = verdict(&exchanging(15));
+    assert_eq!(verdict.bottleneck, "communication", "{}", verdict.summary);
+    assert!((verdict.share.expect("a share") - 0.6).abs() < 0.03);
+    let told = "the exchange itself";
+    assert!(verdict.summary.contains(told), "{}", verdict.summary);
+}
+
+/// A thread that works for long between two messages has work of its own.
+#[test]
+fn a_thread_that_also_exchanges_computes() {
+    let verdict = verdict(&exchanging(2));
+    assert_eq!(verdict.bottleneck, "compute", "{}", verdict.summary);
 }
