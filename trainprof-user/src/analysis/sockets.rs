@@ -44,26 +44,36 @@ pub(super) fn sockets(
     let on = |touch: &TouchFact, inode: u64| {
         touch.object.class == Class::Socket as u8 && touch.object.id == inode
     };
+    // What the trainer writes itself into a pipe comes from nobody else.
+    let of_trainer = || {
+        let threads = facts.touching_threads();
+        threads.filter(|(tid, _)| facts.pid(*tid) == Some(trainer))
+    };
+    let own: BTreeSet<u64> = of_trainer()
+        .flat_map(|(_, touches)| touches)
+        .filter(|touch| is_pipe(touch) && touch.op == Op::Write.number())
+        .map(|touch| touch.object.id)
+        .collect();
+    let taken = |touch: &&TouchFact| {
+        is_pipe(touch) && !own.contains(&touch.object.id)
+            || sockets.iter().any(|socket| on(touch, *socket))
+    };
     let itself = facts.touches(step_tid).iter().filter(read);
-    let itself = itself
-        .filter(|touch| {
-            touch.object.class == Class::Pipe as u8 || sockets.iter().any(|s| on(touch, *s))
-        })
-        .count() as f64;
+    let itself = itself.filter(taken).count() as f64;
     let is_served = |inode: u64| {
         let mut reads = 0_usize;
-        for (tid, touches) in facts.touching_threads() {
+        for (tid, touches) in of_trainer() {
             let count = touches.iter().filter(read).filter(|t| on(t, inode)).count();
             if tid == step_tid && count > 0 {
                 return false;
             }
-            reads += if facts.pid(tid) == Some(trainer) {
-                count
-            } else {
-                0
-            };
+            reads += count;
         }
         reads > 0 && itself >= ITSELF * reads as f64
     };
     sockets.iter().copied().filter(|s| !is_served(*s)).collect()
+}
+
+fn is_pipe(touch: &TouchFact) -> bool {
+    touch.object.class == Class::Pipe as u8
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Answer, Look, look::seconds};
 use crate::{
-    analysis::{Kind, words::percent},
+    analysis::{Kind, Share, words::percent},
     session::Id,
 };
 
@@ -25,23 +25,25 @@ pub(super) fn rule(look: &Look) -> Answer {
                 .map(|(pid, ns)| json!({"pid": Id(*pid), "seconds": seconds(*ns)}))
                 .collect(),
         );
-        let exchange: f64 = look
-            .top(KIND, |share| share.detail.doing.filter(|kind| *kind == KIND))
-            .iter()
-            .map(|(_, ns)| ns)
-            .sum();
-        evidence.insert("exchanging_s", seconds(exchange));
-        let late = look.top(KIND, |share| {
-            let late = share.detail.doing != Some(KIND);
-            (late && share.detail.rank != 0).then_some(share.detail.rank)
-        });
-        if exchange > late.iter().map(|(_, ns)| ns).sum() {
+        let is_exchange = |share: &Share| share.detail.doing == Some(KIND);
+        let by_exchange = look.top(KIND, |share| Some(is_exchange(share)));
+        let sum = |of: bool| -> f64 {
+            let those = by_exchange.iter().filter(|(exchange, _)| *exchange == of);
+            those.map(|(_, ns)| ns).sum()
+        };
+        evidence.insert("exchanging_s", seconds(sum(true)));
+        // Who is waited for beside that may be a rank elsewhere, of which nothing is known.
+        if sum(true) > sum(false) {
             return (
                 "the time goes into the exchange itself, which threads of the ranks copy, add up and send with CPU time: no rank is late".to_owned(),
                 "exchange less, or less often: gradients of large tables as sparse ones or by their touched rows, accumulated over more batches, in half precision; or let it run beside the backward pass (DistributedDataParallel with buckets)".to_owned(),
             );
         }
-        let Some((guilty, _)) = late.first().or(ranks.first()) else {
+        let late = look.top(KIND, |share| {
+            let rank = share.detail.rank;
+            (!is_exchange(share) && rank != 0).then_some(rank)
+        });
+        let Some((guilty, _)) = late.first() else {
             return (
                 "the trainer waited for ranks that are not on this host or not watched".to_owned(),
                 "watch the other ranks too: one of them is late".to_owned(),

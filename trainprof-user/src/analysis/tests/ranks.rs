@@ -132,6 +132,27 @@ fn what_threads_do_that_exchange_is_the_exchange() {
     assert!(verdict.summary.contains(told), "{}", verdict.summary);
 }
 
+/// Most of the time they wait for somebody who is not on this host: whether that one is late nobody knows.
+#[test]
+fn where_ranks_elsewhere_are_waited_for_nobody_says_that_none_is_late() {
+    let mut tale = exchanging(15);
+    for step in 0..80 {
+        let begin = 8_000.0 + f64::from(step) * 100.0;
+        for (rank, socket) in [(TRAINER, 90), (OTHER, 91)] {
+            let on = On::Socket(socket);
+            tale.wait(rank, begin, begin + 99.0, RECV, on, By::Softirq);
+            let asked = By::Thread(rank);
+            tale.wait(rank + 1, begin, begin + 99.9, FUTEX, On::Futex(16), asked);
+        }
+    }
+    let mut session = tale.session(16_000.0);
+    session.start.as_mut().expect("a start").targets = vec![LAUNCHER];
+    let verdict = analyse(&session).verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "communication", "{}", verdict.summary);
+    let told = "no rank is late";
+    assert!(!verdict.summary.contains(told), "{}", verdict.summary);
+}
+
 /// A thread that works for long between two messages has work of its own.
 #[test]
 fn a_thread_that_also_exchanges_computes() {
