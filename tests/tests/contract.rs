@@ -138,6 +138,13 @@ fn every_key_of_the_contract_is_there() {
             format!("{key} is not in the report")
         });
     }
+    // What is not timed is not told as zero; what was not done is.
+    for name in OPERATIONS {
+        let seconds = report.at(&format!("/io/operations/{name}/seconds"));
+        checks.that(seconds.is_null() == (name == "fault"), || {
+            format!("{name}: {seconds} s")
+        });
+    }
     checks.that(report.at("/schema") == "trainprof.report/1", || {
         format!("schema {}", report.at("/schema"))
     });

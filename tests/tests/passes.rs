@@ -4,15 +4,15 @@ use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
 use trainprof_tests::report::{Report, f64_at, u64_at};
 use trainprof_tests::workload::{os, program};
 use trainprof_tests::{Checks, Workload, observe_with};
-use trainprof_user::record::gpu::BackwardFact;
+use trainprof_user::record::gpu::PassFact;
 use trainprof_user::record::{Reader, Record};
 
-fn passes(recording: &std::path::Path) -> Vec<BackwardFact> {
+fn passes(recording: &std::path::Path) -> Vec<PassFact> {
     let mut reader = Reader::open(recording).expect("a recording");
     let records = reader.records::<Record>();
     records
         .filter_map(|record| match record.expect("a whole recording") {
-            Record::Backward(pass) => Some(pass),
+            Record::Pass(pass) => Some(pass),
             _ => None,
         })
         .collect()
@@ -103,6 +103,11 @@ fn steps_of_a_loop_on_what_is_in_memory_are_found() {
 #[test]
 fn passes_for_checkpointed_parts_are_no_steps() {
     train("passes_for_checkpointed_parts_are_no_steps", "checkpoint");
+}
+
+#[test]
+fn losses_that_each_step_has_are_one_step() {
+    train("losses_that_each_step_has_are_one_step", "losses");
 }
 
 #[test]

@@ -93,6 +93,60 @@ fn calls_of_the_trainer_are_noted_at_their_times() {
 }
 
 #[test]
+fn single_waits_tell_what_was_waited_for() {
+    let Some(_turn) = root_test("single_waits_tell_what_was_waited_for") else {
+        return;
+    };
+    const TIMES: u64 = 60;
+    let seen = observe("objects", &os(&[&TIMES.to_string()]));
+    let Observed {
+        truth,
+        report,
+        finished,
+        ..
+    } = &seen;
+    let waits: Vec<WaitFact> = records(&finished.recording)
+        .into_iter()
+        .filter_map(|record| match record {
+            Record::Wait(wait) => Some(wait),
+            _ => None,
+        })
+        .collect();
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    for thing in truth["things"].as_array().expect("things of the truth") {
+        let name = thing["name"].as_str().unwrap_or_default();
+        let (tid, nr, id) = (
+            u64_at(thing, "/tid"),
+            u64_at(thing, "/nr"),
+            u64_at(thing, "/id"),
+        );
+        let of = |wait: &&WaitFact| {
+            u64::from(wait.tid) == tid && wait.nr as u64 == nr && wait.wait_ns > 0
+        };
+        let found: Vec<&WaitFact> = waits.iter().filter(of).collect();
+        let others = found.iter().filter(|wait| wait.object.id != id).count();
+        checks.exact(
+            &format!("waits for something else, {name}"),
+            0,
+            others as u64,
+        );
+        let told = found.len() as u64;
+        checks.exact(&format!("waits, {name}"), u64_at(thing, "/waits"), told);
+        // The test waits for what it says it does.
+        checks.that(told >= TIMES * 9 / 10, || format!("{name}: {told} waits"));
+        let by_first = found
+            .iter()
+            .filter(|wait| u64::from(wait.waker.tid) == u64_at(truth, "/pid"))
+            .count() as u64;
+        checks.that(by_first >= told * 9 / 10, || {
+            format!("{name}: {by_first} of {told} were ended by who ended them")
+        });
+    }
+    checks.done();
+}
+
+#[test]
 fn single_waits_give_way_to_sums_when_there_are_too_many() {
     let Some(_turn) = root_test("single_waits_give_way_to_sums_when_there_are_too_many") else {
         return;

@@ -3,6 +3,7 @@
 WAY  plain        batches of about a size; every 50 steps an evaluation of several batches
      checkpoint   parts of the model are recomputed, each by a backward pass inside the step's
      exception    every tenth backward pass ends by an exception, which the loop catches
+     losses       a second model judges what the first one makes, and learns from a loss of its own; each step is taken by one function
 
 Notes when each turn of the loop began."""
 
@@ -38,12 +39,19 @@ def main():
     model, head = parts(), torch.nn.Linear(WIDTH, 10)
     parameters = [*model.parameters(), *head.parameters()]
     optimizer = torch.optim.Adam(parameters)
+    judge = torch.nn.Sequential(torch.nn.Linear(10, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, 1))
+    judging = torch.optim.Adam(judge.parameters())
     data, labels = torch.randn(8192, WIDTH), torch.randint(0, 10, (8192,))
 
     def forward(x):
         for part in model:
             x = checkpoint(part, x, use_reentrant=True) if way == "checkpoint" else part(x)
         return head(x)
+
+    def learn(loss, by):
+        by.zero_grad()
+        loss.backward()
+        by.step()
 
     gate.begin()
     began, failed = [], 0
@@ -53,14 +61,14 @@ def main():
         rows = torch.randint(0, 8192, (int(torch.randint(360, 440, ())),))
         x = data[rows].requires_grad_()
         loss = torch.nn.functional.cross_entropy(forward(x), labels[rows])
-        optimizer.zero_grad()
         if way == "exception" and len(began) % FAIL_EVERY == 0:
             x.register_hook(fail)
         try:
-            loss.backward()
+            learn(loss, optimizer)
         except ValueError:
             failed += 1
-        optimizer.step()
+        if way == "losses":
+            learn(judge(forward(x).detach()).square().mean(), judging)
         if way == "plain" and len(began) % EVALUATE_EVERY == 0:
             with torch.no_grad():
                 for chunk in data.split(2048):

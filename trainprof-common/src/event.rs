@@ -18,6 +18,7 @@ pub enum Kind {
     Sample = 6,
     GpuCall = 7,
     Fault = 8,
+    Backward = 9,
 }
 
 /// One interval off the CPU that lasted at least the collector's threshold.
@@ -135,6 +136,20 @@ pub struct GpuCallEvent {
     pub what: u32,
 }
 crate::wire!(GpuCallEvent, 40);
+
+/// A thread begins a backward pass.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct BackwardEvent {
+    pub kind: u32,
+    pub tid: u32,
+    pub at: u64,
+    /// Stack pointer: of a pass inside another one it is lower.
+    pub sp: u64,
+    /// Hash of the calls of Python that led there; 0: not known.
+    pub path: u64,
+}
+crate::wire!(BackwardEvent, 32);
 
 /// [`FaultEvent::what`]: the page could be read already, so this was a write to a page that is shared with another
 /// process, with a file, or with the page of zeros.

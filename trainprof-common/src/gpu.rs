@@ -18,8 +18,8 @@ pub enum CallKind {
     CopyAsync = 2,
     Allocate = 3,
     Free = 4,
-    /// Begins a backward pass. Told by its beginning alone, with the stack pointer for its bytes: a probe at the return of what may
-    /// throw an exception would stop the program.
+    /// Begins a backward pass. Told by its beginning alone ([`crate::event::BackwardEvent`]): a probe at the return of what may throw
+    /// an exception would stop the program.
     Backward = 5,
 }
 

@@ -13,10 +13,10 @@ pub struct PyThread {
     pub frame: u64,
     /// Where that word points to something else: of that, the frame.
     pub behind: u32,
-    /// Of a frame: its caller, and its code.
+    /// Of a frame: its caller, its code, and where in the code it is.
     pub caller: u32,
     pub code: u32,
-    pub pad: u32,
+    pub position: u32,
 }
 crate::wire!(PyThread, 24);
 

@@ -13,7 +13,7 @@ use aya_ebpf::{
 };
 use trainprof_common::{
     arch,
-    event::{GpuCallEvent, Kind},
+    event::{BackwardEvent, GpuCallEvent, Kind},
     gpu::{Call, CallKind, Function, MAX_FUNCTIONS},
     loss::Loss,
 };
@@ -22,6 +22,7 @@ use crate::{
     emit,
     kernel::{current_ids, member},
     maps::{GPU_CALLS, GPU_COUNTS},
+    python,
 };
 
 /// The function that was hit.
@@ -67,16 +68,14 @@ pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
     let sp: u64 = unsafe { member(ctx.as_ptr(), arch::REGS_SP as u32) };
     // What is called inside it are calls of their own.
     if function.kind == CallKind::Backward as u8 {
-        let call = Call {
+        emit::event(&BackwardEvent {
+            kind: Kind::Backward as u32,
+            tid,
             // SAFETY: clock helper.
-            from: unsafe { bpf_ktime_get_ns() },
+            at: unsafe { bpf_ktime_get_ns() },
             sp,
-            bytes: sp,
-            function: function.number,
-            kind: function.kind,
-            pad: [0; 5],
-        };
-        send(tid, &call, call.from);
+            path: python::path(tid),
+        });
         return 0;
     }
     // SAFETY: copied out at once; only this thread writes its entry.

@@ -35,6 +35,39 @@ pub unsafe fn copy(tid: u32, to: *mut PyFrames) {
     }
 }
 
+/// Hash of the calls by which the current thread came to where it is: the code of each of its frames, and where in it that is. 0 where
+/// they cannot be read.
+#[inline(always)]
+pub fn path(tid: u32) -> u64 {
+    let mut hash = 0;
+    // SAFETY: copied out at once; user space alone writes it.
+    if let Some(thread) = unsafe { PY_THREADS.get(tid) }
+        && let Some(mut frame) = innermost(thread)
+    {
+        for _ in 0..PY_FRAMES {
+            if frame == 0 {
+                break;
+            }
+            let (Some(code), Some(position), Some(caller)) = (
+                word(frame, thread.code),
+                word(frame, thread.position),
+                word(frame, thread.caller),
+            ) else {
+                break;
+            };
+            hash = mixed(mixed(hash, code), position);
+            frame = caller;
+        }
+    }
+    hash
+}
+
+/// FNV-1a, a word at a time.
+#[inline(always)]
+const fn mixed(hash: u64, word: u64) -> u64 {
+    (hash ^ word).wrapping_mul(0x0100_0000_01b3)
+}
+
 #[inline(always)]
 fn innermost(thread: &PyThread) -> Option<u64> {
     let frame = word(thread.frame, 0)?;

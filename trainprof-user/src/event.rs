@@ -3,8 +3,8 @@
 use bytes::Buf;
 use trainprof_common::{
     event::{
-        ExecEvent, ExitEvent, FaultEvent, ForkEvent, GpuCallEvent, Kind, SampleEvent, TouchEvent,
-        WaitEvent,
+        BackwardEvent, ExecEvent, ExitEvent, FaultEvent, ForkEvent, GpuCallEvent, Kind,
+        SampleEvent, TouchEvent, WaitEvent,
     },
     python::PY_FRAMES,
     stack::STACK_BYTES,
@@ -44,6 +44,7 @@ pub enum Event {
     Touch(TouchEvent),
     Sample(SampleEvent),
     GpuCall(GpuCallEvent),
+    Backward(BackwardEvent),
     Fault(Fault),
 }
 
@@ -167,6 +168,16 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
                 bytes: b.get_u64_ne(),
                 function: b.get_u32_ne(),
                 what: b.get_u32_ne(),
+            }))
+        }
+        k if k == Kind::Backward as u32 => {
+            expect(size_of::<BackwardEvent>())?;
+            Ok(Event::Backward(BackwardEvent {
+                kind,
+                tid: b.get_u32_ne(),
+                at: b.get_u64_ne(),
+                sp: b.get_u64_ne(),
+                path: b.get_u64_ne(),
             }))
         }
         k if k == Kind::Fault as u32 => {
@@ -309,6 +320,17 @@ mod tests {
             panic!("a sample")
         };
         assert_eq!(bytes_of(&got), bytes_of(&sample));
+        let pass = BackwardEvent {
+            kind: Kind::Backward as u32,
+            tid: 1,
+            at: 2,
+            sp: 3,
+            path: 4,
+        };
+        let Ok(Event::Backward(got)) = decode(&bytes_of(&pass)) else {
+            panic!("a pass")
+        };
+        assert_eq!(bytes_of(&got), bytes_of(&pass));
         let call = GpuCallEvent {
             kind: Kind::GpuCall as u32,
             tid: 1,

@@ -25,7 +25,27 @@ const WARM_AFTER: &str = "step 20 ";
 pub fn main() -> Result<()> {
     setup::for_demo()?;
     run(cargo().args(["build", "--release", "-p", "trainprof-user"]))?;
-    let trainprof = target_dir()?.join("release/trainprof");
+    show(&target_dir()?.join("release/trainprof"))
+}
+
+/// The same with a program that is there already, and whether it shows what it is for: the trainer's steps, its two workers and a verdict.
+pub fn check(trainprof: &Path) -> Result<()> {
+    show(trainprof)?;
+    let file = root().join("target/demo/report.json");
+    let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let report: serde_json::Value =
+        serde_json::from_slice(&text).with_context(|| format!("{} is no JSON", file.display()))?;
+    let (steps, workers) = (&report["steps"]["count"], &report["workers"]["count"]);
+    if steps.as_u64() < Some(10) || workers != 2 || !report["verdict"]["bottleneck"].is_string() {
+        bail!(
+            "{steps} steps, {workers} workers, verdict {}",
+            report["verdict"]
+        );
+    }
+    Ok(())
+}
+
+fn show(trainprof: &Path) -> Result<()> {
     let python = setup::python().context("no Python here can import PyTorch")?;
     let scripts = root().join("xtask/demo");
     let dir = root().join("target/demo");
@@ -47,7 +67,7 @@ pub fn main() -> Result<()> {
         "watching it for 15 s: trainprof attach {} -d 15s",
         job.0.id()
     );
-    let mut attach = as_root(&trainprof)?;
+    let mut attach = as_root(trainprof)?;
     attach
         .args(["attach", &job.0.id().to_string(), "-d", "15s", "--json"])
         .arg(dir.join("report.json"));

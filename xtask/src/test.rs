@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     cmd::{cargo, find_program, in_ci, is_root, output, root, run},
-    ebpf, on_host,
+    demo, ebpf, on_host,
     outcome::{Outcome, Tally},
     setup, vm,
 };
@@ -281,6 +281,9 @@ fn on_kernels(
     if on_host && account.ready("root tests", setup::for_root_tests) {
         if is_root() || find_program("sudo").is_some() {
             account.part("root tests", || on_host::test(built, filter));
+            if filter.is_none() {
+                account.check("demo", || demo::check(&built.trainprof));
+            }
         } else {
             account.leave_out("root tests", "they need root, and there is no sudo here");
         }

@@ -5,12 +5,12 @@ use std::collections::{HashMap, HashSet};
 use trainprof_common::{op::Class, thread::WakerKind};
 
 use super::{
-    passes::outer,
+    passes::{of_one_loss, outer},
     polling::put_together,
     timeline::{Item, line, timeline},
 };
 use crate::{
-    record::fact::{BackwardFact, GpuCallKind, ObjectFact, SampleFact, TouchFact},
+    record::fact::{GpuCallKind, ObjectFact, PassFact, SampleFact, TouchFact},
     session::{Segment, Session, Thread, history::Residual},
 };
 
@@ -34,6 +34,7 @@ pub struct Facts<'a> {
     timelines: HashMap<u32, Vec<Item>>,
     calls: HashMap<u32, Vec<Call>>,
     passes: HashMap<u32, Vec<u64>>,
+    losses: HashMap<u32, Vec<u64>>,
     samples: HashMap<u32, Vec<SampleFact>>,
     touches: HashMap<u32, Vec<TouchFact>>,
     /// What threads of the job ended each other's waits on.
@@ -47,7 +48,7 @@ impl<'a> Facts<'a> {
         let segments: Vec<&Segment> = session.history.segments().collect();
         let mut waits = HashMap::<u32, Vec<_>>::new();
         let mut calls = HashMap::<u32, Vec<Call>>::new();
-        let mut passes = HashMap::<u32, Vec<BackwardFact>>::new();
+        let mut passes = HashMap::<u32, Vec<PassFact>>::new();
         let mut samples = HashMap::<u32, Vec<SampleFact>>::new();
         let mut touches = HashMap::<u32, Vec<TouchFact>>::new();
         for segment in &segments {
@@ -75,10 +76,13 @@ impl<'a> Facts<'a> {
             }
         }
         calls.values_mut().for_each(outermost);
-        let passes = passes
-            .into_iter()
-            .map(|(tid, passes)| (tid, outer(passes)))
-            .collect();
+        let mut losses = HashMap::new();
+        let mut all = HashMap::new();
+        for (tid, passes) in passes {
+            let passes = outer(passes);
+            losses.insert(tid, of_one_loss(&passes));
+            all.insert(tid, passes.iter().map(|pass| pass.at.0).collect());
+        }
         samples
             .values_mut()
             .for_each(|samples| samples.sort_by_key(|sample| sample.at));
@@ -94,7 +98,8 @@ impl<'a> Facts<'a> {
             session,
             timelines,
             calls,
-            passes,
+            passes: all,
+            losses,
             samples,
             touches,
             handed: handed(session),
@@ -161,6 +166,11 @@ impl<'a> Facts<'a> {
     /// When a thread began its backward passes, in order, none inside another.
     pub fn passes(&self, tid: u32) -> &[u64] {
         self.passes.get(&tid).map_or(&[], Vec::as_slice)
+    }
+
+    /// When a thread began its backward passes of one loss, where each turn has several: of each turn one.
+    pub fn losses(&self, tid: u32) -> &[u64] {
+        self.losses.get(&tid).map_or(&[], Vec::as_slice)
     }
 
     /// A thread's samples, in order.

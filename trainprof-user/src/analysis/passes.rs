@@ -1,18 +1,20 @@
 //! Backward passes that are none of another's: what is recomputed for a checkpointed part of a model has a pass of its own inside the
-//! step's.
+//! step's. And of several losses of a turn, one.
 
 use std::collections::BTreeMap;
 
 use super::clock::MIN_STEPS;
-use crate::record::fact::BackwardFact;
+use crate::record::fact::PassFact;
 
 /// Part (0–1) of the steps that wait for their batch where such waits tell when steps begin.
 const WAITED: f64 = 0.1;
 /// Passes after this part (0–1) of which comes one from deeper in the stack have such inside, where they are steps at all.
 const INSIDE: f64 = 0.5;
+/// Part (0–1) of the turns that have one pass each of what is a loss of each turn.
+const EACH: f64 = 0.95;
 
-/// When the outer ones of a thread's passes began, in order.
-pub(super) fn outer(mut passes: Vec<BackwardFact>) -> Vec<u64> {
+/// The outer ones of a thread's passes, in order.
+pub(super) fn outer(mut passes: Vec<PassFact>) -> Vec<PassFact> {
     passes.sort_by_key(|pass| pass.at);
     // By stack pointer: how many there are, and after how many comes a deeper one.
     let mut levels = BTreeMap::<u64, (usize, usize)>::new();
@@ -33,9 +35,50 @@ pub(super) fn outer(mut passes: Vec<BackwardFact>) -> Vec<u64> {
             continue;
         }
         around = has_inside(pass.sp).then_some(pass.sp);
-        out.push(pass.at.0);
+        out.push(pass);
     }
     out
+}
+
+/// When the thread began passes, of which each turn has one: where it begins one of each of several losses in turn, as of a network that
+/// makes pictures and of another that judges them, those of the most frequent, which other places of the program begin than the rest.
+/// All `passes`, which are in order and none inside another, where nothing tells that. Where several passes come from one place, or now
+/// one and now another, they may be parts of a batch, each a turn by itself.
+pub(super) fn of_one_loss(passes: &[PassFact]) -> Vec<u64> {
+    let mut places = BTreeMap::<u64, Vec<usize>>::new();
+    for (at, pass) in passes.iter().enumerate() {
+        places.entry(pass.path).or_default().push(at);
+    }
+    places.remove(&0);
+    let most = places.values().map(Vec::len).max().unwrap_or(0);
+    let main = passes
+        .iter()
+        .map(|pass| pass.path)
+        .find(|path| places.get(path).is_some_and(|found| found.len() == most));
+    let Some(turns) = main.and_then(|main| places.remove(&main)) else {
+        return passes.iter().map(|pass| pass.at.0).collect();
+    };
+    let pairs = turns.len().saturating_sub(1);
+    places.retain(|_, found| {
+        let inside = |pair: &&[usize]| {
+            let after = |at| found.partition_point(|n| *n < at);
+            after(pair[1]) - after(pair[0]) == 1
+        };
+        let one_each = turns.windows(2).filter(inside).count();
+        pairs >= MIN_STEPS && one_each as f64 >= EACH * pairs as f64 && found.len() <= pairs + 2
+    });
+    // Before its stack could be read each turn had as many.
+    let each = 1 + places.len();
+    let first = turns.first().copied().unwrap_or(0);
+    let begins = |at: usize, pass: &PassFact| {
+        let unknown = pass.path == 0 && at < first;
+        !places.contains_key(&pass.path) && (!unknown || (first - at).is_multiple_of(each))
+    };
+    let passes = passes.iter().enumerate();
+    passes
+        .filter(|(at, pass)| begins(*at, pass))
+        .map(|(_, pass)| pass.at.0)
+        .collect()
 }
 
 /// When the steps of these passes began, and the last one ended: where the thread began to wait for the step's batch. One that was
@@ -88,14 +131,60 @@ mod tests {
     use super::*;
     use crate::time::KtimeNs;
 
-    fn passes(told: &[(u64, u64)]) -> Vec<BackwardFact> {
+    fn passes(told: &[(u64, u64)]) -> Vec<PassFact> {
         told.iter()
-            .map(|(at, sp)| BackwardFact {
+            .map(|(at, sp)| PassFact {
                 at: KtimeNs(*at),
                 tid: 1,
                 sp: *sp,
+                path: 0,
             })
             .collect()
+    }
+
+    fn times(passes: &[PassFact]) -> Vec<u64> {
+        passes.iter().map(|pass| pass.at.0).collect()
+    }
+
+    /// Passes at 0, 1, 2 and so on, from these places.
+    fn from_places(paths: impl IntoIterator<Item = u64>) -> Vec<PassFact> {
+        let pass = |(at, path)| PassFact {
+            at: KtimeNs(at),
+            tid: 1,
+            sp: 900,
+            path,
+        };
+        (0..).zip(paths).map(pass).collect()
+    }
+
+    #[test]
+    fn of_several_losses_in_turn_one_tells_the_steps() {
+        let turns = |n: usize| [7, 8, 9].into_iter().cycle().take(3 * n);
+        let found = of_one_loss(&from_places(turns(20)));
+        assert_eq!(found, (0..20).map(|n| 3 * n).collect::<Vec<_>>());
+        // The watch begins and ends in the midst of a turn; the first passes are not told by place.
+        let cut = turns(20).skip(1).take(56).enumerate();
+        let cut = cut.map(|(at, path)| if at < 10 { 0 } else { path });
+        let found = of_one_loss(&from_places(cut));
+        assert_eq!(found.len(), 19, "{found:?}");
+        assert!(found.windows(2).all(|pair| pair[1] - pair[0] == 3));
+    }
+
+    #[test]
+    fn passes_that_may_be_turns_of_their_own_all_count() {
+        let all = |paths: &[u64]| {
+            let passes = from_places(paths.iter().copied());
+            assert_eq!(of_one_loss(&passes), times(&passes), "{paths:?}");
+        };
+        // From one place; from nobody knows where; one loss for a while, then another.
+        all(&[7; 40]);
+        all(&[0; 40]);
+        all(&[[7; 30], [8; 30]].concat());
+        // Parts of a batch, the last of which another place begins; one that is learned from in each second turn.
+        all(&[7, 7, 7, 8].repeat(15));
+        all(&[7, 7, 8].repeat(15));
+        // Too few to tell.
+        all(&[7, 8, 7, 8]);
     }
 
     #[test]
@@ -104,7 +193,7 @@ mod tests {
         let step = [(0, 900), (1, 700), (2, 700), (3, 500), (4, 700)];
         let later = |n: u64| step.iter().map(move |(at, sp)| (at + 10 * n, *sp));
         let told: Vec<_> = later(0).skip(2).chain((1..6).flat_map(later)).collect();
-        let found = outer(passes(&told));
+        let found = times(&outer(passes(&told)));
         assert!(found.ends_with(&[4, 10, 20, 30, 40, 50]), "{found:?}");
     }
 

@@ -83,9 +83,12 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         .iter()
         .position(|steps| !are_lumps(facts, cast, steps))?;
     let mut steps = found.remove(first);
+    let is_better = |passes: &Steps| {
+        contradict(facts, passes, &steps) || are_of_several_losses(facts, cast, &steps)
+    };
     let passes = found
         .iter_mut()
-        .find(|other| other.clock == Clock::BackwardPass && contradict(facts, other, &steps));
+        .find(|other| other.clock == Clock::BackwardPass && is_better(other));
     if let Some(passes) = passes {
         std::mem::swap(passes, &mut steps);
     }
@@ -110,6 +113,15 @@ fn contradict(facts: &Facts, passes: &Steps, steps: &Steps) -> bool {
     let in_turn = (times - whole).abs() <= off * whole;
     let at_once = whole > 1.0 && each > 1.0 && alike_all_through(passes, steps);
     covered as f64 >= SEEN * facts.walkable_ns() as f64 && (!in_turn || at_once)
+}
+
+/// Whether these are what another thread does of each of a turn's several backward passes.
+fn are_of_several_losses(facts: &Facts, cast: &Cast, steps: &Steps) -> bool {
+    let (all, turns) = (facts.passes(cast.step_tid), facts.losses(cast.step_tid));
+    let (all, count) = (all.len() as f64, steps.spans.len() as f64);
+    steps.clock == Clock::OwnThread
+        && (turns.len() as f64) < (1.0 - SAME) * all
+        && (count - all).abs() <= SAME * all
 }
 
 /// Whether from one pass to the next it takes as long where a step began between them as elsewhere: no optimiser's work, nor another
@@ -366,7 +378,7 @@ fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
 
 /// Backward passes that the step thread begins.
 fn from_backward(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
-    let passes = facts.passes(cast.step_tid);
+    let passes = facts.losses(cast.step_tid);
     if passes.len() < MIN_STEPS {
         return None;
     }
@@ -423,7 +435,7 @@ fn from_gpu(facts: &Facts, cast: &Cast) -> Option<Steps> {
         .collect();
     let times = one_by_one(facts, cast.step_tid, &times).unwrap_or_else(|| apart(times));
     // It may ask for the loss of each tenth step.
-    let passes = facts.passes(cast.step_tid).len();
+    let passes = facts.losses(cast.step_tid).len();
     if passes as f64 > SELDOM * times.len() as f64 {
         return None;
     }

@@ -12,7 +12,7 @@ pub use super::{
     },
     gpu::{
         BackwardFact, GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMetric, GpuProcessFact,
-        GpuSampleFact,
+        GpuSampleFact, PassFact,
     },
     pressure::{
         CgroupMemorySample, CgroupPressureSample, HostSample, PressureTotals, ProcessSample,
@@ -147,6 +147,7 @@ pub enum Record {
     Backward(BackwardFact),
     HugePages(HugePages),
     PyFault(PyFaultFact),
+    Pass(PassFact),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

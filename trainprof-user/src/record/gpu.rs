@@ -102,11 +102,33 @@ pub struct GpuCallFact {
     pub function: u32,
 }
 
-/// A backward pass begins.
+/// A backward pass begins, as told before its path was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackwardFact {
     pub at: KtimeNs,
     pub tid: u32,
     /// Stack pointer: of a pass inside another one it is lower.
     pub sp: u64,
+}
+
+/// A backward pass begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassFact {
+    pub at: KtimeNs,
+    pub tid: u32,
+    /// Stack pointer: of a pass inside another one it is lower.
+    pub sp: u64,
+    /// By which calls of Python the thread came there: the same number, the same calls. 0: not known.
+    pub path: u64,
+}
+
+impl From<BackwardFact> for PassFact {
+    fn from(BackwardFact { at, tid, sp }: BackwardFact) -> Self {
+        Self {
+            at,
+            tid,
+            sp,
+            path: 0,
+        }
+    }
 }

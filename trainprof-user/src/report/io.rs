@@ -26,6 +26,9 @@ const SMALL_FILE_BYTES: u64 = 256 << 10;
 /// Where shared memory of POSIX lies (shm_overview(7)).
 const SHM_MOUNT: &str = "/dev/shm";
 
+/// Major page faults among the operations, which are not timed.
+const FAULTS: &str = "fault";
+
 /// What an operation counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
@@ -101,7 +104,7 @@ fn operation_name(op: Op) -> Option<&'static str> {
         Op::Rename => "rename",
         Op::Unlink => "unlink",
         Op::Copy => "copy",
-        Op::Fault => "fault",
+        Op::Fault => FAULTS,
         Op::CopyOut
         | Op::FaultFill
         | Op::Fill
@@ -248,7 +251,8 @@ fn operations(
         .into_iter()
         .filter_map(operation_name)
         .map(|name| {
-            let sum = sums.get(name).copied().unwrap_or_default();
+            let none = || sum_of(name, &OpTotal::default());
+            let sum = sums.get(name).copied().unwrap_or_else(none);
             (name, (sum, Histogram::default()))
         })
         .collect();
@@ -281,22 +285,24 @@ fn by_operation<'a>(
         let op = op_of(key);
         if op == Op::FaultFill {
             // Pages and not faults: one fault may bring in many.
-            sums.entry("fault").or_default().bytes += total.bytes;
+            sums.entry(FAULTS).or_default().bytes += total.bytes;
         } else if let Some(name) = operation_name(op) {
             sums.entry(name).or_default().add(total);
         }
     }
     sums.into_iter()
-        .map(|(name, total)| {
-            let sum = Operations {
-                count: total.count,
-                errors: total.errors,
-                bytes: total.bytes,
-                seconds: seconds(total.ns),
-            };
-            (name, sum)
-        })
+        .map(|(name, total)| (name, sum_of(name, &total)))
         .collect()
+}
+
+/// Of the operation of that name in reports.
+fn sum_of(name: &str, total: &OpTotal) -> Operations {
+    Operations {
+        count: total.count,
+        errors: total.errors,
+        bytes: total.bytes,
+        seconds: (name != FAULTS).then(|| seconds(total.ns)),
+    }
 }
 
 fn other(session: &Session) -> BTreeMap<&'static str, OtherTraffic> {

@@ -7,7 +7,7 @@ use trainprof_common::thread::NR_PREEMPTED;
 use super::threads::WaitId;
 use crate::{
     record::fact::{
-        BackwardFact, GpuCallFact, Interval, SampleFact, ThreadTotals, TouchFact, WaitFact,
+        GpuCallFact, Interval, PassFact, SampleFact, ThreadTotals, TouchFact, WaitFact,
     },
     time::KtimeNs,
 };
@@ -48,7 +48,7 @@ pub struct Segment {
     pub touches: Vec<TouchFact>,
     pub samples: Vec<SampleFact>,
     pub calls: Vec<GpuCallFact>,
-    pub passes: Vec<BackwardFact>,
+    pub passes: Vec<PassFact>,
     pub residuals: BTreeMap<u32, Residual>,
 }
 
@@ -119,7 +119,7 @@ impl History {
         self.open.calls.push(fact);
     }
 
-    pub(super) fn backward(&mut self, fact: BackwardFact) {
+    pub(super) fn pass(&mut self, fact: PassFact) {
         self.open.passes.push(fact);
     }
 

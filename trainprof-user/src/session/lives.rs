@@ -250,6 +250,7 @@ impl Lives {
             Record::GpuProcess(process) => at(&mut process.pid, process.at),
             Record::GpuCall(call) => at(&mut call.tid, call.from),
             Record::Backward(pass) => at(&mut pass.tid, pass.at),
+            Record::Pass(pass) => at(&mut pass.tid, pass.at),
             Record::ProcessMemory(sample) => at(&mut sample.pid, sample.at),
             Record::Fault(fault) => {
                 at(&mut fault.pid, fault.at);

@@ -28,8 +28,8 @@ use crate::{
     record::{
         Record,
         fact::{
-            CostSample, FilesetFact, Interval, OpSum, OpenThread, PlaceFact, ProcessSeen, SpinCost,
-            Start, Stop, ThreadSeen, ThreadTotals, WaitFact, WakerFact,
+            CostSample, FilesetFact, Interval, OpSum, OpenThread, PassFact, PlaceFact, ProcessSeen,
+            SpinCost, Start, Stop, ThreadSeen, ThreadTotals, WaitFact, WakerFact,
         },
     },
     time::KtimeNs,
@@ -156,7 +156,8 @@ impl Session {
             Record::Touch(touch) => self.history.touch(*touch),
             Record::Sample(sample) => self.history.sample(*sample),
             Record::GpuCall(call) => self.history.call(call.clone()),
-            Record::Backward(pass) => self.history.backward(*pass),
+            Record::Backward(pass) => self.history.pass(PassFact::from(*pass)),
+            Record::Pass(pass) => self.history.pass(*pass),
             Record::Place(place) => {
                 self.places.insert(place.number, place.clone());
             }

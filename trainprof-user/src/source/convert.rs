@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trainprof_common::{
     cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
-    event::{GpuCallEvent, TouchEvent, WaitEvent},
+    event::{BackwardEvent, GpuCallEvent, TouchEvent, WaitEvent},
     gpu::{Call, CallKind},
     hist::COARSE_BUCKETS,
     thread::{EndedKey, EndedThread, Object, State, ThreadState, WakerKind},
@@ -14,7 +14,7 @@ use crate::{
     event,
     record::Record,
     record::fact::{
-        BackwardFact, Counters, GpuCallFact, GpuCallKind, HistSum, ObjectFact, OpLatency, OpSum,
+        Counters, GpuCallFact, GpuCallKind, HistSum, ObjectFact, OpLatency, OpSum, PassFact,
         ThreadEnd, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
     },
     time::KtimeNs,
@@ -183,15 +183,18 @@ pub(super) fn thread_end(key: &EndedKey, ended: &EndedThread) -> ThreadEnd {
     }
 }
 
-/// A call into the GPU's runtime, or a backward pass; `None` when its kind is none.
+/// A backward pass.
+pub(super) fn pass(pass: &BackwardEvent) -> Record {
+    Record::Pass(PassFact {
+        at: KtimeNs(pass.at),
+        tid: pass.tid,
+        sp: pass.sp,
+        path: pass.path,
+    })
+}
+
+/// A call into the GPU's runtime; `None` when its kind is none.
 pub(super) fn call(call: &GpuCallEvent) -> Option<Record> {
-    if call.what == CallKind::Backward as u32 {
-        return Some(Record::Backward(BackwardFact {
-            at: KtimeNs(call.from),
-            tid: call.tid,
-            sp: call.bytes,
-        }));
-    }
     Some(Record::GpuCall(GpuCallFact {
         tid: call.tid,
         from: KtimeNs(call.from),

@@ -48,6 +48,26 @@ fn who_waits_for_the_gpu_in_each_tenth_step_has_all_ten() {
 }
 
 #[test]
+fn losses_in_turn_are_one_step() {
+    // The second of each step's two is begun elsewhere in the program; from where is known after the first tenth.
+    let (mut tale, end) = (Tale::default(), 6_000.0);
+    tale.process(TRAINER, 1);
+    let mut now = 5.0;
+    for step in 0..STEPS {
+        let ms = uneven(step, 30.0);
+        let known = step >= STEPS / 10;
+        for loss in [1, 2] {
+            let path = if known { 70 + loss } else { 0 };
+            tale.backward_from(TRAINER, now + 0.4 * ms * loss as f64, path);
+        }
+        now += ms;
+    }
+    let found = steps(&tale, end).expect("steps");
+    assert_eq!(found.clock, Clock::BackwardPass);
+    assert_eq!(found.spans.len(), STEPS as usize - 1);
+}
+
+#[test]
 fn backward_passes_make_waits_for_the_gpu_surer() {
     let (tale, end) = training(Some(1));
     let found = steps(&tale, end).expect("steps");

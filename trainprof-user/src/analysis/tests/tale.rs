@@ -16,7 +16,7 @@ use crate::{
             PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact, SampleFact, Start,
             ThreadSeen, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
         },
-        gpu::{BackwardFact, GpuCallFact, GpuCallKind},
+        gpu::{GpuCallFact, GpuCallKind, PassFact},
     },
     session::Session,
     time::KtimeNs,
@@ -70,7 +70,7 @@ pub struct Tale {
     outsiders: Vec<Record>,
     stacked: Vec<PySampleFact>,
     gpu_calls: Vec<GpuCallFact>,
-    passes: Vec<BackwardFact>,
+    passes: Vec<PassFact>,
     places: Vec<PlaceFact>,
     samples: Vec<SampleFact>,
     ends: Vec<Record>,
@@ -377,10 +377,16 @@ impl Tale {
 
     /// A backward pass of the thread begins.
     pub fn backward(&mut self, tid: u32, ms: f64) -> &mut Self {
-        self.passes.push(BackwardFact {
+        self.backward_from(tid, ms, 0)
+    }
+
+    /// The same, by calls that this number tells from others.
+    pub fn backward_from(&mut self, tid: u32, ms: f64, path: u64) -> &mut Self {
+        self.passes.push(PassFact {
             at: KtimeNs(at(ms)),
             tid,
             sp: 0x7fff_0000,
+            path,
         });
         self
     }
@@ -484,7 +490,7 @@ impl Tale {
         stacked.sort_by_key(|sample| sample.at);
         out.extend(stacked.into_iter().map(Record::PySample));
         out.extend(self.gpu_calls.iter().cloned().map(Record::GpuCall));
-        out.extend(self.passes.iter().copied().map(Record::Backward));
+        out.extend(self.passes.iter().copied().map(Record::Pass));
         out.extend(self.processes.iter().cloned().map(Record::Process));
         out.extend(self.threads.iter().cloned().map(Record::Thread));
         out.extend(self.filesets.iter().cloned().map(Record::Fileset));

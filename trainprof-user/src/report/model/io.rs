@@ -48,13 +48,13 @@ pub struct Latencies {
 }
 
 /// Operations of one kind on files; `count` includes the failed ones.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Operations {
     pub count: u64,
     pub errors: u64,
     pub bytes: u64,
-    /// Sum over all threads, waits included.
-    pub seconds: f64,
+    /// Sum over all threads, waits included; `None` for page faults, which are not timed.
+    pub seconds: Option<f64>,
 }
 
 /// The same of the whole job, and how long they took.

@@ -80,9 +80,10 @@ pub struct Layout {
     pub frame: u64,
     /// Of what the thread points to, where that is not the frame itself: the frame.
     pub frame_behind: Option<u64>,
-    /// Of a frame: its caller, and its code.
+    /// Of a frame: its caller, its code, and where in the code it is.
     pub caller: u64,
     pub code: u64,
+    pub position: u64,
     /// Of code.
     pub flags: u64,
     pub line: u64,
@@ -104,6 +105,7 @@ impl Layout {
             frame_behind: None,
             caller: 24,
             code: 32,
+            position: 104,
             flags: 36,
             line: 40,
             file: 104,
@@ -112,13 +114,18 @@ impl Layout {
             wide: 48 + 24,
         };
         match (version.major, version.minor) {
-            (3, 8..=10) => Ok(old),
+            (3, 8..=9) => Ok(old),
+            (3, 10) => Ok(Self {
+                position: 96,
+                ..old
+            }),
             (3, 11) => Ok(Self {
                 interpreter: 40,
                 threads: 16,
                 frame: 56,
                 frame_behind: Some(8),
                 caller: 48,
+                position: 56,
                 flags: FLAGS,
                 line: 72,
                 file: 112,
@@ -132,6 +139,7 @@ impl Layout {
                 frame_behind: Some(0),
                 caller: 8,
                 code: 0,
+                position: 56,
                 flags: FLAGS,
                 line: 68,
                 file: 112,
@@ -147,10 +155,10 @@ impl Layout {
     /// Of a version that tells it, by the words of its table.
     pub fn told(version: Version, words: &[u64; TOLD_WORDS]) -> Result<Self, NoLayout> {
         // After the headers of each structure's members: pycore_runtime.h of 3.13, pycore_debug_offsets.h of 3.14.
-        let [next, frame, caller, code, file, name, line, ascii] =
+        let [next, frame, caller, code, position, file, name, line, ascii] =
             match (version.major, version.minor) {
-                (3, 13) => [21, 23, 29, 30, 35, 37, 39, 70],
-                (3, 14) => [24, 26, 32, 33, 40, 42, 44, 80],
+                (3, 13) => [21, 23, 29, 30, 31, 35, 37, 39, 70],
+                (3, 14) => [24, 26, 32, 33, 34, 40, 42, 44, 80],
                 _ => return Err(NoLayout::Version(version)),
             };
         if words[0] != COOKIE || Version::of_hex(words[1]) != version {
@@ -159,7 +167,9 @@ impl Layout {
         if words[2] != 0 {
             return Err(NoLayout::FreeThreaded(version));
         }
-        let used = [5, 9, next, frame, caller, code, file, name, line, ascii];
+        let used = [
+            5, 9, next, frame, caller, code, position, file, name, line, ascii,
+        ];
         if used.iter().any(|index| words[*index] > MAX_OFFSET) {
             return Err(NoLayout::Table(version));
         }
@@ -171,6 +181,7 @@ impl Layout {
             frame_behind: None,
             caller: words[caller],
             code: words[code],
+            position: words[position],
             flags: FLAGS,
             line: words[line],
             file: words[file],

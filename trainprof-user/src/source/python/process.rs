@@ -119,7 +119,7 @@ impl Process {
             },
             caller: offset(layout.caller)?,
             code: offset(layout.code)?,
-            pad: 0,
+            position: offset(layout.position)?,
         })
     }
 
