@@ -405,7 +405,9 @@ impl<'a> Python<'a> {
         let mut counts = BTreeMap::<u32, usize>::new();
         let mut all = 0;
         for pid in pids {
-            for (at, stack) in self.running(*pid) {
+            let running = self.running(*pid);
+            let drivers = self.drivers(&running);
+            for (at, stack) in running {
                 if !seen(at) {
                     continue;
                 }
@@ -414,7 +416,7 @@ impl<'a> Python<'a> {
                     && let Some(place) = python
                         .stacks
                         .get(&stack)
-                        .and_then(|stack| self.place(stack))
+                        .and_then(|stack| self.place(stack, &drivers))
                 {
                     *counts.entry(place).or_default() += 1;
                 }
@@ -436,23 +438,57 @@ impl<'a> Python<'a> {
             .collect()
     }
 
-    /// The function that a stack's time is told by: of the script itself, what it called.
-    fn place(&self, stack: &[u32]) -> Option<u32> {
-        let functions = &self.facts.session.python.functions;
-        let own = |number: &u32| {
-            functions
-                .get(number)
-                .is_some_and(|function| matches!(mark(function), Mark::Own | Mark::Source))
-        };
-        let at = stack.iter().position(own).unwrap_or(0);
-        let found = functions.get(stack.get(at)?)?;
-        let called = if found.name == "<module>" {
-            at.checked_sub(1)
-        } else {
-            None
-        };
-        stack.get(called.unwrap_or(at)).copied()
+    /// Functions of the job's own that are on next to all of these stacks: they only call what does the work.
+    fn drivers(&self, running: &[(u64, u32)]) -> BTreeSet<u32> {
+        let python = &self.facts.session.python;
+        let mut counts = BTreeMap::<u32, usize>::new();
+        for (_, stack) in running {
+            let functions = python.stacks.get(stack).map_or(&[][..], Vec::as_slice);
+            for function in functions.iter().collect::<BTreeSet<_>>() {
+                *counts.entry(*function).or_default() += 1;
+            }
+        }
+        counts.retain(|_, count| *count as f64 > ALWAYS * running.len() as f64);
+        counts.into_keys().collect()
     }
+
+    /// The function that a stack's time is told by: the innermost of the job's own; of the script itself, what it called. Where that is a
+    /// library to which the job leaves all of its training, the library's innermost; where it is a loader, what the loader ends up in.
+    fn place(&self, stack: &[u32], drivers: &BTreeSet<u32>) -> Option<u32> {
+        let functions = &self.facts.session.python.functions;
+        let function = |at: usize| functions.get(stack.get(at)?);
+        let own = |at: &usize| {
+            function(*at).is_some_and(|found| matches!(mark(found), Mark::Own | Mark::Source))
+        };
+        let Some(at) = (0..stack.len()).find(own) else {
+            return stack.first().copied();
+        };
+        let script = function(at)?.name == "<module>";
+        let called = at.checked_sub(1);
+        let left_to = called
+            .and_then(function)
+            .filter(|_| script || drivers.contains(&stack[at]))
+            .map(|found| (mark(found), package(&found.file)));
+        let inside = (0..at).find(|at| {
+            let package = function(*at).and_then(|found| package(&found.file));
+            package.is_some()
+                && match left_to {
+                    Some((Mark::Other, of)) => package == of,
+                    Some((mark, _)) => mark == Mark::Loader,
+                    None => false,
+                }
+        });
+        let called = called.filter(|_| script);
+        stack.get(inside.or(called).unwrap_or(at)).copied()
+    }
+}
+
+/// The installed package that a file is of.
+fn package(file: &str) -> Option<&str> {
+    ["/site-packages/", "/dist-packages/"]
+        .iter()
+        .find_map(|folder| file.split_once(folder))
+        .and_then(|(_, inside)| inside.split('/').next())
 }
 
 /// Functions of the job's own that bring items: what loops draw from, and what mostly goes through libraries that read and decode;
