@@ -49,11 +49,34 @@ pub(super) fn rule(look: &Look) -> Answer {
         } else {
             String::new()
         };
+        let in_background = in_background(look);
+        evidence.insert("in_background", json!(in_background));
+        if in_background {
+            return (
+                format!("the trainer waited for who writes its state{to} in the background{adds}"),
+                "write state less often, or less of it, or to faster storage: it is still being written when the trainer waits for that to be done"
+                    .to_owned(),
+            );
+        }
         (
             format!("the trainer stood still to write state{to}{how_often}{adds}"),
             advice(between, bursts.len() >= 2, look),
         )
     })
+}
+
+/// Whether another thread does most of the writing: nothing is gained by giving it to one.
+fn in_background(look: &Look) -> bool {
+    let step_tid = look.trainer.cast.step_tid;
+    let (mut all, mut others) = (0.0, 0.0);
+    for part in look.parts(KIND) {
+        let (way, _) = &look.trainer.walked.leaves[part.leaf as usize];
+        all += part.ns;
+        if way.what.tid() != step_tid {
+            others += part.ns;
+        }
+    }
+    2.0 * others > all
 }
 
 /// Half the number of checkpoints takes half of the time; what is written by somebody else takes none of it.

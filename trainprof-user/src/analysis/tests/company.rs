@@ -576,3 +576,30 @@ fn who_is_served_by_another_thread_hands_over_nothing() {
         found.clock
     );
 }
+
+#[test]
+fn threads_that_run_what_jax_compiled_load_nothing() {
+    // 5 of 25 ms the trainer computes, then it waits for one of two threads in turn, which each other ends the waits of.
+    for (module, loaders) in [("libjax_common.so", 0), ("libpicture.so", 2)] {
+        let mut tale = Tale::default();
+        tale.process(TRAINER, 1).place(1, module, PlaceClass::Other);
+        let pool = [TRAINER + 1, TRAINER + 2];
+        tale.thread(TRAINER, pool[0]).thread(TRAINER, pool[1]);
+        for turn in 0..300 {
+            let now = f64::from(turn) * 25.0;
+            let (works, idles) = if turn % 2 == 0 {
+                (pool[0], pool[1])
+            } else {
+                (pool[1], pool[0])
+            };
+            let by = By::Thread(works);
+            let done = On::Futex(0x100_000 + u64::from(works) * 64);
+            tale.wait(TRAINER, now + 5.0, now + 24.9, FUTEX, done, by);
+            let told = On::Futex(0x200_000 + u64::from(idles) * 64);
+            tale.wait(idles, now, now + 24.8, FUTEX, told, by);
+            tale.sample(works, now + 10.0, 1);
+        }
+        let found = trainer(&tale, 7500.0).cast.loader_threads;
+        assert_eq!(found.len(), loaders, "{module}: {found:?}");
+    }
+}

@@ -312,3 +312,44 @@ fn computing_between_two_files_is_no_part_of_either() {
     close(share(&trainer, Kind::Checkpoint), 0.6, "writing");
     close(share(&trainer, Kind::Compute), 0.4, "computing");
 }
+
+#[test]
+fn who_writes_in_the_background_already_is_not_advised_to() {
+    // A thread for each state, for which the trainer waits before it begins another.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(5, "/state", "ext4");
+    for save in 0..10 {
+        let (saver, begin) = (TRAINER + 1 + save, f64::from(save) * 800.0);
+        tale.thread(TRAINER, saver);
+        let (on, by) = (On::File(5), By::Interrupt);
+        tale.wait(saver, begin, begin + 400.0, FSYNC, on, by);
+        let joined = (On::Futex(0x7000), By::Thread(saver));
+        tale.wait(
+            TRAINER,
+            begin + 0.1,
+            begin + 400.1,
+            FUTEX,
+            joined.0,
+            joined.1,
+        );
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "checkpoint", "{}", verdict.summary);
+    let findings = &analysis.findings;
+    let found = findings
+        .iter()
+        .find(|found| found.kind == "checkpoint")
+        .expect("a finding");
+    assert_eq!(found.evidence["in_background"], true);
+    let summary = &found.summary;
+    assert!(
+        summary.contains("/state") && summary.contains("in the background"),
+        "{summary}"
+    );
+    assert!(
+        found.advice.starts_with("write state less often"),
+        "{}",
+        found.advice
+    );
+}
