@@ -13,26 +13,80 @@ use super::{
     cast::Cast,
     clock::MIN_STEPS,
     facts::Facts,
-    locks::{LockId, Locks, lock_of},
+    locks::{Locks, lock_of},
     room::own_lines,
     timeline::line,
 };
 use crate::session::kind::WaitKind;
 
+/// Part (0–1) of all time that the step thread sleeps for a pool that computes the model, at least, and that it may run itself; and how long
+/// (ns) it sleeps each time, on average: threads that compute together with it are waited for more often, and for less.
+const SLEEPS: f64 = 0.5;
+const RUNS: f64 = 0.25;
+const MIN_SLEEP_NS: u64 = 2_000_000;
+/// Calls of the pool that a turn may have, and by which part (0–1) calls of the same kind differ of what neighbours differ by.
+const MOST_CALLS: usize = 4;
+const ALIKE: f64 = 0.5;
+/// Turns that show this.
+const MIN_TURNS: usize = 20;
+
 /// When the step thread, which drives a GPU, was done waiting for such a thread; `None` where there is none.
-///
-/// Without a GPU these are threads that compute together with it, many times in a step.
 pub(super) fn own_thread(facts: &Facts, cast: &Cast, locks: &Locks) -> Option<Vec<u64>> {
     if !drives_gpu(facts, cast) {
         return None;
     }
+    let times: Vec<u64> = waits(facts, cast, locks)?
+        .iter()
+        .map(|wait| wait.1)
+        .collect();
+    // Updates between which little is done, after much that was done for all of them, are one step.
+    Some(after_work(facts, cast.step_tid, &times).unwrap_or_else(|| apart(times)))
+}
+
+/// When the step thread was done waiting for threads that do all of its computing: TensorFlow's and JAX's pools without a GPU. `None` where
+/// it computes itself: there, threads compute together with it, many times in a step.
+pub(super) fn pool(facts: &Facts, cast: &Cast, locks: &Locks) -> Option<Vec<u64>> {
+    if drives_gpu(facts, cast) {
+        return None;
+    }
+    let waits = waits(facts, cast, locks)?;
+    let lengths: Vec<u64> = waits.iter().map(|(from, woken)| woken - from).collect();
+    let slept: u64 = lengths.iter().sum();
+    let all = facts.walkable_ns() as f64;
+    let ran = facts.session.thread(cast.step_tid)?.run_ns as f64;
+    if (slept as f64) < SLEEPS * all
+        || ran > RUNS * all
+        || slept < MIN_SLEEP_NS * waits.len() as u64
+    {
+        return None;
+    }
+    let each = calls_in_a_turn(&lengths);
+    Some(waits.iter().step_by(each).map(|wait| wait.1).collect())
+}
+
+/// After how many calls those of the same length come again, 1 to [`MOST_CALLS`]: a turn may have several, of two models, say.
+fn calls_in_a_turn(lengths: &[u64]) -> usize {
+    let differ = |by: usize| {
+        let pairs = lengths.iter().zip(lengths.iter().skip(by));
+        let mut differences: Vec<u64> = pairs.map(|(a, b)| a.abs_diff(*b)).collect();
+        differences.sort_unstable();
+        differences.get(differences.len() / 2).copied().unwrap_or(0) as f64
+    };
+    let neighbours = differ(1);
+    (2..=MOST_CALLS)
+        .find(|each| lengths.len() >= MIN_TURNS * each && differ(*each) < ALIKE * neighbours)
+        .unwrap_or(1)
+}
+
+/// Waits for threads of its own process that make no batches, where it waits longest, in order: since when, until when.
+fn waits(facts: &Facts, cast: &Cast, locks: &Locks) -> Option<Vec<(u64, u64)>> {
     let serves = |tid: u32| {
         tid != cast.step_tid
             && facts.pid(tid) == Some(cast.trainer)
             && !cast.producers.contains(&tid)
     };
     let own = own_lines(facts, cast.step_tid, serves);
-    let mut waits = BTreeMap::<LockId, (u64, Vec<u64>)>::new();
+    let mut waits = BTreeMap::<u64, (u64, Vec<(u64, u64)>)>::new();
     for item in facts.items(cast.step_tid).iter().filter(|item| {
         item.kind() == WaitKind::Futex
             && item.waker.kind == WakerKind::Thread as u8
@@ -42,24 +96,42 @@ pub(super) fn own_thread(facts: &Facts, cast: &Cast, locks: &Locks) -> Option<Ve
         if !own.contains(&at) || lock_of(locks, facts, cast.step_tid, at).is_some() {
             continue;
         }
-        let id = LockId {
-            pid: cast.trainer,
-            line: at,
-        };
-        let (ns, times) = waits.entry(id).or_default();
+        let (ns, waits) = waits.entry(at).or_default();
         *ns += item.woken - item.from;
-        times.push(item.woken);
+        waits.push((item.from, item.woken));
     }
     // It may wait for several: for what takes longest.
-    let (_, times) = waits
+    let (_, waits) = waits
         .into_values()
-        .filter(|(_, times)| times.len() >= MIN_STEPS)
+        .filter(|(_, waits)| waits.len() >= MIN_STEPS)
         .max_by_key(|(ns, _)| *ns)?;
-    // Updates between which little is done, after much that was done for all of them, are one step.
-    Some(after_work(facts, cast.step_tid, &times).unwrap_or_else(|| apart(times)))
+    Some(waits)
 }
 
 fn drives_gpu(facts: &Facts, cast: &Cast) -> bool {
     let mut on_devices = facts.session.gpu.processes.keys();
     on_devices.any(|(_, pid)| *pid == cast.trainer) || !facts.calls(cast.step_tid).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_a_turn_are_told_by_their_lengths() {
+        let mut seed = 1_u64;
+        let mut noisy = |ms: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            ms * 1_000_000 + (seed >> 33) % 1_500_000
+        };
+        let mut calls = |turn: &[u64]| {
+            let calls = turn.iter().cycle().take(400);
+            calls_in_a_turn(&calls.map(|ms| noisy(*ms)).collect::<Vec<_>>())
+        };
+        assert_eq!(calls(&[12]), 1);
+        assert_eq!(calls(&[12, 16]), 2);
+        assert_eq!(calls(&[12, 16, 30]), 3);
+        assert_eq!(calls_in_a_turn(&[5, 5, 5, 5]), 1);
+        assert_eq!(calls_in_a_turn(&[]), 1);
+    }
 }

@@ -478,9 +478,18 @@ impl<'a> Python<'a> {
                     None => false,
                 }
         });
-        let called = called.filter(|_| script);
+        let wraps = |at: &usize| function(*at).is_some_and(is_wrapper);
+        let called = called
+            .filter(|_| script)
+            .map(|called| (0..=called).rev().find(|at| !wraps(at)).unwrap_or(called));
         stack.get(inside.or(called).unwrap_or(at)).copied()
     }
+}
+
+/// Whether a library's function only calls what it was wrapped around: a decorator's, or a module's call of its `forward`.
+fn is_wrapper(function: &PyFunctionFact) -> bool {
+    !is_own(&function.file)
+        && (function.name.contains("<locals>") || function.name.ends_with("_call_impl"))
 }
 
 /// The installed package that a file is of.

@@ -16,7 +16,7 @@ use super::{
     locks::lock_of,
     messages::{Channel, began, hand_overs, is_one_of, reads, requests, taken_from_to},
     multiples::filled,
-    own_thread::own_thread,
+    own_thread::{own_thread, pool},
     passes::from_batches,
     phases::renewals,
     pieces::{one_from_each, whole_batches, whole_from_helper},
@@ -72,6 +72,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         from_own_batches(facts, scene),
         from_backward(facts, cast, scene),
         from_collectives(facts, cast, scene, walked),
+        from_pool(facts, cast, scene),
         from_own_calls(facts, cast, scene),
     ];
     let mut found: Vec<Steps> = candidates
@@ -422,6 +423,12 @@ fn echoes(times: &[u64], checkpoints: &[(u64, u64)]) -> bool {
 /// Parts of steps that a thread of its own does while it waits.
 fn from_own_thread(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     let times = own_thread(facts, cast, scene.locks)?;
+    Some(build(facts, Clock::OwnThread, times, None))
+}
+
+/// Computing that threads of its own do while it waits.
+fn from_pool(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
+    let times = pool(facts, cast, scene.locks)?;
     Some(build(facts, Clock::OwnThread, times, None))
 }
 

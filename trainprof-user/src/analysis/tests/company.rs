@@ -4,12 +4,12 @@
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    clocks::steps,
+    clocks::{steps, uneven},
     stories::{DATA_PIPE, TRAINER, close, feeder, feeds, job, share, stall, trainer},
     tale::{By, FUTEX, On, POLL, READ, RECV, SLEEP, Tale, at},
 };
 use crate::{
-    analysis::{Analysis, Kind, analyse},
+    analysis::{Analysis, Kind, analyse, steps::Clock},
     record::{
         Record,
         fact::{HostSample, PlaceClass},
@@ -602,4 +602,27 @@ fn threads_that_run_what_jax_compiled_load_nothing() {
         let found = trainer(&tale, 7500.0).cast.loader_threads;
         assert_eq!(found.len(), loaders, "{module}: {found:?}");
     }
+}
+
+#[test]
+fn a_pool_that_does_all_computing_shows_the_steps() {
+    // Two models in turn: 12 ms of the pool for the one and 8 for the other, 1 ms of the trainer before each.
+    const POOL: u32 = TRAINER + 1;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).thread(TRAINER, POOL);
+    let mut now = 5.0;
+    for call in 0..400_u32 {
+        let ms = uneven(call, if call % 2 == 0 { 12.0 } else { 8.0 });
+        let (done, given) = (On::Futex(0x10_000), On::Futex(0x20_000));
+        tale.wait(POOL, now - 1.0, now, FUTEX, given, By::Thread(TRAINER));
+        tale.wait(TRAINER, now, now + ms, FUTEX, done, By::Thread(POOL));
+        now += ms + 1.0;
+    }
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::OwnThread);
+    assert!(
+        found.spans.len().abs_diff(200) <= 2,
+        "{}",
+        found.spans.len()
+    );
 }

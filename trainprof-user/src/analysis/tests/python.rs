@@ -126,6 +126,32 @@ fn who_leaves_all_to_a_library_is_told_where_in_it() {
 }
 
 #[test]
+fn a_call_through_wrappers_is_told_by_what_they_wrap() {
+    let torch = |file: &str| format!("/opt/env/lib/python3.12/site-packages/torch/{file}");
+    let mut tale = alone("unused", false);
+    tale.function(
+        5,
+        &torch("optim/optimizer.py"),
+        "Optimizer.hook.<locals>.wrapper",
+    )
+    .function(6, &torch("optim/adam.py"), "Adam.step")
+    .function(7, &torch("optim/adam.py"), "adam")
+    .function(8, &torch("nn/modules/linear.py"), "Linear.forward");
+    // The last ends in a wrapper.
+    tale.stack(1, &[7, 6, 5, 1], TRAINER, times(0, 2))
+        .stack(2, &[8, 3, 3, 1], TRAINER, times(2, 2))
+        .stack(3, &[3, 1], TRAINER, times(4, 1));
+    let session = tale.session(8000.0);
+    let facts = Facts::new(&session);
+    let found = Python::new(&facts).computing(TRAINER);
+    let names: Vec<_> = found
+        .iter()
+        .map(|place| place.function.name.as_str())
+        .collect();
+    assert_eq!(names, ["Adam.step", "Linear.forward", "Module._call_impl"]);
+}
+
+#[test]
 fn what_a_loop_draws_from_is_input() {
     for (name, generator) in [("batches", true), ("Source.__next__", false)] {
         let mut tale = alone(name, generator);
