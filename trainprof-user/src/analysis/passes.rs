@@ -12,6 +12,8 @@ const WAITED: f64 = 0.1;
 const INSIDE: f64 = 0.5;
 /// Part (0–1) of the turns that have one pass each of what is a loss of each turn.
 const EACH: f64 = 0.95;
+/// By which part (0–1) times before passes differ that have other work before them.
+const ANOTHER: f64 = 0.1;
 
 /// The outer ones of a thread's passes, in order.
 pub(super) fn outer(mut passes: Vec<PassFact>) -> Vec<PassFact> {
@@ -41,9 +43,10 @@ pub(super) fn outer(mut passes: Vec<PassFact>) -> Vec<PassFact> {
 }
 
 /// When the thread began passes, of which each turn has one: where it begins one of each of several losses in turn, as of a network that
-/// makes pictures and of another that judges them, those of the most frequent, which other places of the program begin than the rest.
-/// All `passes`, which are in order and none inside another, where nothing tells that. Where several passes come from one place, or now
-/// one and now another, they may be parts of a batch, each a turn by itself.
+/// makes pictures and of another that judges them, those of the most frequent. Other places of the program begin the others: one pass in
+/// each turn, or in each second or third, and then after other work than those of the most frequent have before them. All `passes`, which
+/// are in order and none inside another, where nothing tells that. Where several passes come from one place, or now one and now another
+/// after the same work, they may be parts of a batch, each a turn by itself.
 pub(super) fn of_one_loss(passes: &[PassFact]) -> Vec<u64> {
     let mut places = BTreeMap::<u64, Vec<usize>>::new();
     for (at, pass) in passes.iter().enumerate() {
@@ -55,30 +58,61 @@ pub(super) fn of_one_loss(passes: &[PassFact]) -> Vec<u64> {
         .iter()
         .map(|pass| pass.path)
         .find(|path| places.get(path).is_some_and(|found| found.len() == most));
-    let Some(turns) = main.and_then(|main| places.remove(&main)) else {
+    let Some((main, turns)) = main.and_then(|main| places.remove_entry(&main)) else {
         return passes.iter().map(|pass| pass.at.0).collect();
     };
     let pairs = turns.len().saturating_sub(1);
-    places.retain(|_, found| {
-        let inside = |pair: &&[usize]| {
+    let mut in_each = true;
+    places.retain(|place, found| {
+        let inside = |pair: &[usize]| {
             let after = |at| found.partition_point(|n| *n < at);
-            after(pair[1]) - after(pair[0]) == 1
+            after(pair[1]) - after(pair[0])
         };
-        let one_each = turns.windows(2).filter(inside).count();
-        pairs >= MIN_STEPS && one_each as f64 >= EACH * pairs as f64 && found.len() <= pairs + 2
+        let counts: Vec<usize> = turns.windows(2).map(inside).collect();
+        let part = |of: &dyn Fn(usize) -> bool| {
+            let count = counts.iter().filter(|count| of(**count)).count();
+            count as f64 >= EACH * pairs as f64
+        };
+        if pairs < MIN_STEPS || found.len() > pairs + 2 {
+            return false;
+        }
+        let one = part(&|count| count == 1);
+        let other = one || part(&|count| count <= 1) && differs(passes, main, *place);
+        in_each &= one || !other;
+        other
     });
     // Before its stack could be read each turn had as many.
     let each = 1 + places.len();
     let first = turns.first().copied().unwrap_or(0);
     let begins = |at: usize, pass: &PassFact| {
         let unknown = pass.path == 0 && at < first;
-        !places.contains_key(&pass.path) && (!unknown || (first - at).is_multiple_of(each))
+        let known = !places.contains_key(&pass.path) && !unknown;
+        known || unknown && in_each && (first - at).is_multiple_of(each)
     };
     let passes = passes.iter().enumerate();
     passes
         .filter(|(at, pass)| begins(*at, pass))
         .map(|(_, pass)| pass.at.0)
         .collect()
+}
+
+/// Whether it takes another time from a pass of the `main` place to one of this `place` than to the next of its own, in nearly all turns.
+fn differs(passes: &[PassFact], main: u64, place: u64) -> bool {
+    let quartiles = |to: u64| {
+        let mut gaps: Vec<u64> = passes
+            .windows(2)
+            .filter(|pair| pair[0].path == main && pair[1].path == to)
+            .map(|pair| pair[1].at.0 - pair[0].at.0)
+            .collect();
+        gaps.sort_unstable();
+        let at = |part: usize| gaps[gaps.len() * part / 4];
+        (gaps.len() >= MIN_STEPS).then(|| [at(1), at(2), at(3)])
+    };
+    let (Some(own), Some(other)) = (quartiles(main), quartiles(place)) else {
+        return false;
+    };
+    let apart = own[2] < other[0] || other[2] < own[0];
+    apart && own[1].abs_diff(other[1]) as f64 > ANOTHER * own[1] as f64
 }
 
 /// When the steps of these passes began, and the last one ended: where the thread began to wait for the step's batch. One that was
@@ -168,6 +202,23 @@ mod tests {
         let found = of_one_loss(&from_places(cut));
         assert_eq!(found.len(), 19, "{found:?}");
         assert!(found.windows(2).all(|pair| pair[1] - pair[0] == 3));
+    }
+
+    #[test]
+    fn a_loss_that_not_each_turn_has_is_known_by_the_work_before_it() {
+        // An actor learns in each second turn, after 3 of 10.
+        let turns = |before: u64| {
+            let mut passes = from_places([7, 7, 8].repeat(20));
+            let mut now = 0;
+            for pass in &mut passes {
+                now += if pass.path == 8 { before } else { 10 };
+                pass.at = KtimeNs(now);
+            }
+            of_one_loss(&passes).len()
+        };
+        assert_eq!(turns(3), 40);
+        // As parts of a batch have, the last of which begins elsewhere.
+        assert_eq!(turns(10), 60);
     }
 
     #[test]
