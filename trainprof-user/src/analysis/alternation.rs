@@ -134,7 +134,7 @@ fn shown(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> (Vec<Shown>, Vec<bo
 }
 
 /// Whether a module is a library that a framework computes with.
-fn is_framework(module: &str) -> bool {
+pub(super) fn is_framework(module: &str) -> bool {
     FRAMEWORKS.iter().any(|name| module.starts_with(name))
 }
 

@@ -10,6 +10,7 @@ use super::{
     locks::{Lock, LockId, lock_of},
     polling::is_polled,
     python::{self, Waits},
+    python_threads::feeders,
     room::{interprets, room, together},
     sockets::sockets,
     spans::{overlap, share_inside, union},
@@ -135,6 +136,7 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                 loader_threads(facts, locks, *trainer, step_tid, &workers, &trainers);
             loader_threads.retain(|tid| !sleepers.contains(tid));
             let mut producers = loader_threads.clone();
+            producers.extend(feeders(facts, *trainer, step_tid));
             for thread in session.threads.values() {
                 if workers.contains(&thread.pid) {
                     producers.insert(thread.key.tid);

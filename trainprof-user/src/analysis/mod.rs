@@ -41,6 +41,7 @@ pub mod polling;
 pub mod pulse;
 pub mod put_aside;
 pub mod python;
+mod python_threads;
 pub mod room;
 mod rounds;
 pub mod rules;

@@ -626,3 +626,35 @@ fn a_pool_that_does_all_computing_shows_the_steps() {
         found.spans.len()
     );
 }
+
+#[test]
+fn a_frameworks_thread_that_runs_python_makes_batches() {
+    // The trainer sleeps for a pool that waits for 15 of 24 ms for another thread of its own: for a part of the model, or for
+    // Python that the pipeline calls.
+    const POOL: u32 = TRAINER + 1;
+    const OTHER: u32 = TRAINER + 2;
+    let (model, numpy, python) = (1, 2, 3);
+    for (calls, expected) in [([model, model], 0.0), ([numpy, python], 0.6)] {
+        let mut tale = Tale::default();
+        tale.process(TRAINER, 1).library(TRAINER, "tensorflow");
+        tale.thread(TRAINER, POOL).thread(TRAINER, OTHER);
+        tale.place(model, "libtensorflow_cc.so.2", PlaceClass::Other)
+            .place(numpy, "_multiarray_umath.so", PlaceClass::Other)
+            .place(python, "python3.11", PlaceClass::Python);
+        for turn in 0..320 {
+            let now = f64::from(turn) * 25.0;
+            let wait = |tale: &mut Tale, tid, from: f64, to: f64, on: u64, by| {
+                let by = By::Thread(by);
+                tale.wait(tid, now + from, now + to, FUTEX, On::Futex(on), by);
+            };
+            wait(&mut tale, OTHER, 15.0, 25.0, 0x30_000, TRAINER);
+            wait(&mut tale, POOL, 0.5, 15.0, 0x20_000, OTHER);
+            wait(&mut tale, TRAINER, 0.2, 24.0, 0x10_000, POOL);
+            wait(&mut tale, POOL, 24.1, 25.2, 0x20_000, TRAINER);
+            tale.sample(OTHER, now + 4.0, calls[turn as usize % 2]);
+            tale.sample(POOL, now + 20.0, model);
+        }
+        let found = share(&trainer(&tale, 8000.0), Kind::InputCpu);
+        is_near(found, expected);
+    }
+}
