@@ -91,7 +91,13 @@ fn the_libraries_of_a_launched_trainer_are_told() {
         found.map(|library| library[1].clone())
     };
     checks.that(report.at("/job/frameworks/python").is_string(), || {
-        format!("Python: {}", report.at("/job/frameworks"))
+        format!(
+            "Python: {}; {} s, trainer {}, processes {}",
+            report.at("/job/frameworks"),
+            report.at("/duration_s"),
+            report.at("/trainer"),
+            report.at("/job/processes"),
+        )
     });
     checks.that(version("torch").is_some_and(|v| v.is_string()), || {
         format!("torch: {:?}", version("torch"))
