@@ -157,6 +157,7 @@ fn told_by(clock: &str) -> &str {
         "queue" => "what the trainer takes from a queue (queue)",
         "own-batches" => "batches that the trainer makes itself (own-batches)",
         "backward-pass" => "backward passes (backward-pass)",
+        "own-thread" => "waits for threads that compute for it (own-thread)",
         "gpu-sync" => "waits for the GPU (gpu-sync)",
         "collectives" => "exchanges between ranks (collectives)",
         "own-calls" => "system calls that repeat (own-calls)",
@@ -194,10 +195,32 @@ fn split(share: &Shares) -> String {
 mod tests {
     use super::*;
     use crate::{
-        analysis::tests::gpu_unseen::{NO_DRIVER, asked_once_for_a_gpu, uses_a_gpu_unseen},
+        analysis::{
+            steps::Clock,
+            tests::gpu_unseen::{NO_DRIVER, asked_once_for_a_gpu, uses_a_gpu_unseen},
+        },
         report::{Shown, report},
         session::Session,
     };
+
+    #[test]
+    fn each_clock_is_told_in_words() {
+        for clock in [
+            Clock::BatchRequests,
+            Clock::BatchHandOver,
+            Clock::Queue,
+            Clock::OwnBatches,
+            Clock::OwnThread,
+            Clock::GpuSync,
+            Clock::Collectives,
+            Clock::BackwardPass,
+            Clock::OwnCalls,
+        ] {
+            let name = clock.name();
+            let told = told_by(name);
+            assert!(told.len() > name.len() + 2 && told.contains(name), "{told}");
+        }
+    }
 
     fn text(session: &Session) -> String {
         to_text(&report(session, Shown::default()), 20, 100)
