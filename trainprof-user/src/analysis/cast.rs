@@ -9,20 +9,17 @@ use super::{
     facts::{Facts, interpreters, is_on_purpose},
     locks::{Lock, LockId, lock_of},
     polling::is_polled,
+    pools::{compiled, feeders},
     python::{self, Waits},
-    python_threads::feeders,
     room::{interprets, room, together},
     sockets::sockets,
     spans::{overlap, share_inside, union},
     timeline::{Item, line},
 };
-use crate::{
-    record::fact::PlaceClass,
-    session::{
-        Session, Thread,
-        kind::{WaitKind, wait_kind},
-        roles::{Role, is_ancestor, leading_thread, roles},
-    },
+use crate::session::{
+    Session, Thread,
+    kind::{WaitKind, wait_kind},
+    roles::{Role, is_ancestor, leading_thread, roles},
 };
 
 /// A thread that the step thread starts anew at least this often, for each time that it waits for it, works on
@@ -36,11 +33,6 @@ const NAPS: f64 = 0.5;
 /// of the time, and this long (ns) on average: the end of a parallel region is waited for in shorter pieces.
 const WAITED_FOR: f64 = 0.1;
 const MIN_WAIT_NS: u64 = 1_000_000;
-/// Beginnings of names of libraries with XLA in them, and the part (0–1) of a thread's samples, if they are so many, which shows that it
-/// is there for that.
-const XLA: [&str; 2] = ["libjax", "xla_extension"];
-const MOSTLY: f64 = 0.7;
-const MIN_SAMPLED: usize = 20;
 /// Hand-overs that show a pattern.
 const MIN_HAND_OVERS: u64 = 3;
 
@@ -214,12 +206,13 @@ fn loader_threads(
     ranks: &BTreeSet<u32>,
 ) -> BTreeSet<u32> {
     let session = facts.session;
+    let compiled = compiled(facts, trainer);
     let own: BTreeSet<u32> = session
         .threads
         .values()
         .filter(|thread| thread.pid == trainer && thread.key.tid != step_tid)
         .map(|thread| thread.key.tid)
-        .filter(|tid| !compiled(facts, *tid))
+        .filter(|tid| !compiled.contains(tid))
         .collect();
     let brief = brief_loaders(session, &own);
     let own: Vec<u32> = own.into_iter().collect();
@@ -396,22 +389,6 @@ fn saves(facts: &Facts, tid: u32, trainer: u32, step_tid: u32) -> bool {
     step_tid == trainer
         && facts.session.thread(tid).is_some_and(writes)
         && python::waits(facts, step_tid, tid) == Some(Waits::ForALock)
-}
-
-/// Whether a thread mostly runs XLA, and what that compiled: a program that JAX began. Its pool's threads are called in turn, so no wake
-/// tells which of them the step thread gave it to.
-fn compiled(facts: &Facts, tid: u32) -> bool {
-    let (mut xla, mut all) = (0, 0_usize);
-    for sample in facts.samples(tid) {
-        let place = facts.session.places.get(&sample.place);
-        let Some(place) = place.filter(|place| place.class == PlaceClass::Other) else {
-            continue;
-        };
-        let module = place.module.as_deref();
-        all += 1;
-        xla += usize::from(module.is_none_or(|name| XLA.iter().any(|of| name.starts_with(of))));
-    }
-    all >= MIN_SAMPLED && xla as f64 >= MOSTLY * all as f64
 }
 
 /// Threads that sleep most of the time for which the main thread waits for a lock that they have.

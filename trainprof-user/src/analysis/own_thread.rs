@@ -53,11 +53,10 @@ pub(super) fn pool(facts: &Facts, cast: &Cast, locks: &Locks) -> Option<Vec<u64>
     let lengths: Vec<u64> = waits.iter().map(|(from, woken)| woken - from).collect();
     let slept: u64 = lengths.iter().sum();
     let all = facts.walkable_ns() as f64;
-    let ran = facts.session.thread(cast.step_tid)?.run_ns as f64;
-    if (slept as f64) < SLEEPS * all
-        || ran > RUNS * all
-        || slept < MIN_SLEEP_NS * waits.len() as u64
-    {
+    let thread = facts.session.thread(cast.step_tid)?;
+    // All of the watch, of which not all may be kept.
+    let ran = thread.run_ns as f64 / thread.present_ns(facts.session.until) as f64;
+    if (slept as f64) < SLEEPS * all || ran > RUNS || slept < MIN_SLEEP_NS * waits.len() as u64 {
         return None;
     }
     let each = calls_in_a_turn(&lengths);

@@ -16,6 +16,8 @@ mod memory;
 mod on_gpu;
 mod passes;
 mod pieces;
+mod places;
+mod pools;
 mod python;
 mod ranks;
 mod rules;

@@ -408,6 +408,17 @@ impl Tale {
         self
     }
 
+    /// Code in no file: compiled when the program ran.
+    pub fn compiled(&mut self, number: u32) -> &mut Self {
+        self.places.push(PlaceFact {
+            number,
+            module: None,
+            function: None,
+            class: PlaceClass::Other,
+        });
+        self
+    }
+
     /// A clock sample in user code.
     pub fn sample(&mut self, tid: u32, when: f64, place: u32) -> &mut Self {
         self.samples.push(SampleFact {

@@ -1,0 +1,97 @@
+//! Stories of frameworks whose pools compute, or make batches, while the trainer sleeps.
+
+use super::{
+    clocks::{steps, uneven},
+    company::is_near,
+    stories::{TRAINER, share, trainer},
+    tale::{By, FUTEX, On, Tale},
+};
+use crate::{
+    analysis::{Kind, steps::Clock},
+    record::fact::PlaceClass,
+};
+
+#[test]
+fn threads_that_run_what_jax_compiled_load_nothing() {
+    // 5 of 25 ms the trainer computes, then it waits for one of two threads in turn, which each other ends the waits of.
+    // Now and then in its library; all else is in no file, which any compiler's may be.
+    for (module, loaders) in [("libjax_common.so", 0), ("libpicture.so", 2)] {
+        let mut tale = Tale::default();
+        tale.process(TRAINER, 1).library(TRAINER, "jaxlib");
+        tale.place(1, module, PlaceClass::Other).compiled(2);
+        let pool = [TRAINER + 1, TRAINER + 2];
+        tale.thread(TRAINER, pool[0]).thread(TRAINER, pool[1]);
+        for turn in 0..300 {
+            let now = f64::from(turn) * 25.0;
+            let (works, idles) = if turn % 2 == 0 {
+                (pool[0], pool[1])
+            } else {
+                (pool[1], pool[0])
+            };
+            let by = By::Thread(works);
+            let done = On::Futex(0x100_000 + u64::from(works) * 64);
+            tale.wait(TRAINER, now + 5.0, now + 24.9, FUTEX, done, by);
+            let told = On::Futex(0x200_000 + u64::from(idles) * 64);
+            tale.wait(idles, now, now + 24.8, FUTEX, told, by);
+            let place = if turn % 6 < 2 { 1 } else { 2 };
+            tale.sample(works, now + 10.0, place);
+        }
+        let found = trainer(&tale, 7500.0).cast.loader_threads;
+        assert_eq!(found.len(), loaders, "{module}: {found:?}");
+    }
+}
+
+#[test]
+fn a_pool_that_does_all_computing_shows_the_steps() {
+    // Two models in turn: 12 ms of the pool for the one and 8 for the other, 1 ms of the trainer before each.
+    const POOL: u32 = TRAINER + 1;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).thread(TRAINER, POOL);
+    let mut now = 5.0;
+    for call in 0..400_u32 {
+        let ms = uneven(call, if call % 2 == 0 { 12.0 } else { 8.0 });
+        let (done, given) = (On::Futex(0x10_000), On::Futex(0x20_000));
+        tale.wait(POOL, now - 1.0, now, FUTEX, given, By::Thread(TRAINER));
+        tale.wait(TRAINER, now, now + ms, FUTEX, done, By::Thread(POOL));
+        now += ms + 1.0;
+    }
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::OwnThread);
+    assert!(
+        found.spans.len().abs_diff(200) <= 2,
+        "{}",
+        found.spans.len()
+    );
+}
+
+#[test]
+fn a_frameworks_thread_that_runs_python_makes_batches() {
+    // The trainer sleeps for a pool that waits for 15 of 24 ms for another thread of its own: for a part of the model, or for
+    // Python that the pipeline calls.
+    const POOL: u32 = TRAINER + 1;
+    const OTHER: u32 = TRAINER + 2;
+    let (model, numpy, python) = (1, 2, 3);
+    for (calls, expected) in [([model, model], 0.0), ([numpy, python], 0.6)] {
+        let mut tale = Tale::default();
+        tale.process(TRAINER, 1).library(TRAINER, "tensorflow");
+        tale.thread(TRAINER, POOL).thread(TRAINER, OTHER);
+        tale.place(model, "libtensorflow_cc.so.2", PlaceClass::Other)
+            .place(numpy, "_multiarray_umath.so", PlaceClass::Other)
+            .place(python, "python3.11", PlaceClass::Python);
+        for turn in 0..320 {
+            let now = f64::from(turn) * 25.0;
+            let wait = |tale: &mut Tale, tid, from: f64, to: f64, on: u64, by| {
+                let by = By::Thread(by);
+                tale.wait(tid, now + from, now + to, FUTEX, On::Futex(on), by);
+            };
+            wait(&mut tale, OTHER, 15.0, 25.0, 0x30_000, TRAINER);
+            wait(&mut tale, POOL, 0.5, 15.0, 0x20_000, OTHER);
+            wait(&mut tale, TRAINER, 0.2, 24.0, 0x10_000, POOL);
+            wait(&mut tale, POOL, 24.1, 25.2, 0x20_000, TRAINER);
+            tale.sample(OTHER, now + 4.0, calls[turn as usize % 2]);
+            tale.sample(POOL, now + 20.0, model);
+        }
+        let found = share(&trainer(&tale, 8000.0), Kind::InputCpu);
+        is_near(found, expected);
+    }
+}
