@@ -127,8 +127,8 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
             let mut loader_threads =
                 loader_threads(facts, locks, *trainer, step_tid, &workers, &trainers);
             loader_threads.retain(|tid| !sleepers.contains(tid));
+            loader_threads.extend(feeders(facts, *trainer, step_tid));
             let mut producers = loader_threads.clone();
-            producers.extend(feeders(facts, *trainer, step_tid));
             for thread in session.threads.values() {
                 if workers.contains(&thread.pid) {
                     producers.insert(thread.key.tid);
