@@ -33,7 +33,7 @@ fn threads_that_run_what_jax_compiled_load_nothing() {
             tale.wait(TRAINER, now + 5.0, now + 24.9, FUTEX, done, by);
             let told = On::Futex(0x200_000 + u64::from(idles) * 64);
             tale.wait(idles, now, now + 24.8, FUTEX, told, by);
-            let place = if turn % 6 < 2 { 1 } else { 2 };
+            let place = if turn % 8 < 2 { 1 } else { 2 };
             tale.sample(works, now + 10.0, place);
         }
         let found = trainer(&tale, 7500.0).cast.loader_threads;
