@@ -432,16 +432,19 @@ fn run_passes_signals_to_the_command() {
         return;
     };
     let passed = [
-        (libc::SIGTERM, "TERM"),
-        (libc::SIGUSR1, "USR1"),
-        (libc::SIGUSR2, "USR2"),
-        (libc::SIGINT, "INT"),
-        (libc::SIGHUP, "HUP"),
-        (libc::SIGQUIT, "QUIT"),
+        libc::SIGTERM,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGINT,
+        libc::SIGHUP,
+        libc::SIGQUIT,
+        libc::SIGALRM,
+        libc::SIGWINCH,
+        libc::SIGRTMIN() + 1,
     ];
-    let traps = passed.map(|(number, name)| format!("trap 'exit {}' {name}; ", 40 + number));
+    let traps = passed.map(|signal| format!("trap 'exit {}' {signal}; ", 40 + signal));
     let script = traps.concat() + "while :; do sleep 0.05; done";
-    for (signal, _) in passed {
+    for signal in passed {
         let code = 40 + signal;
         let mut watch = Watch::run(&[], &os(&[&"sh", &"-c", &script]), &[]);
         watch.wait_watching();

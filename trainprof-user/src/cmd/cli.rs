@@ -31,8 +31,8 @@ Examples:
   sudo trainprof run -d 60s --json report.json -- torchrun --nproc-per-node 2 train.py
 
 With -d the watch ends after that time; the command goes on, and trainprof waits for its end.
-The usual signals (INT, TERM, HUP, QUIT, USR1, USR2) are passed on to the command. TSTP and CONT are not: Ctrl-Z
-stops both. Killed with -9, trainprof leaves the command alone; one that has not begun yet ends with it.
+Signals (INT, TERM, HUP, QUIT, USR1, USR2, ALRM, WINCH, those of real time and more) are passed on to the command.
+TSTP and CONT are not: Ctrl-Z stops both. Killed with -9, trainprof leaves the command alone; one that has not begun yet ends with it.
 
 Exit status: the command's own (127 not found, 126 cannot be executed, 128 + N ended by signal N).
   1  also when the command ended with 0 and one of the kinds of --fail-on was found

@@ -1,17 +1,31 @@
 //! Signals: Ctrl-C ends a watch, never a job; a launcher passes them on to its command.
 
+use std::{future::poll_fn, task::Poll};
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
 
+/// Those that ask to end.
+const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+/// Those that mean nothing to us, for a command that we launched; the real-time ones come to them. Left out are what stops and
+/// continues (both of us have it from a terminal), what tells of an own mistake, and SIGPIPE, which belongs to what was written.
+const PASSED_ON: [i32; 9] = [
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGIO,
+    libc::SIGURG,
+    libc::SIGWINCH,
+    libc::SIGPWR,
+];
+
 /// The signals that we listen to.
 pub struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hangup: Signal,
-    quit: Signal,
-    /// Those that mean nothing to us, for a command that we launched.
-    passed_on: Option<[Signal; 2]>,
+    /// With their numbers, in the order in which they are asked for.
+    told: Vec<(i32, Signal)>,
     child: Signal,
 }
 
@@ -27,67 +41,47 @@ pub enum Event {
 impl Signals {
     /// For watching what belongs to others.
     pub fn for_watch() -> Result<Self, Failure> {
-        Self::listen(false)
+        Self::listen(ENDING.to_vec())
     }
 
     /// For a command of our own.
     pub fn for_launcher() -> Result<Self, Failure> {
-        Self::listen(true)
+        let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
+        Self::listen(ENDING.into_iter().chain(PASSED_ON).chain(real_time).collect())
     }
 
-    fn listen(launcher: bool) -> Result<Self, Failure> {
+    fn listen(numbers: Vec<i32>) -> Result<Self, Failure> {
         let on = |kind| {
             signal(kind)
                 .map_err(|error| Failure::host(format!("cannot listen for signals: {error}")))
         };
         Ok(Self {
-            interrupt: on(SignalKind::interrupt())?,
-            terminate: on(SignalKind::terminate())?,
-            hangup: on(SignalKind::hangup())?,
-            quit: on(SignalKind::quit())?,
-            passed_on: if launcher {
-                Some([
-                    on(SignalKind::user_defined1())?,
-                    on(SignalKind::user_defined2())?,
-                ])
-            } else {
-                None
-            },
+            told: numbers
+                .into_iter()
+                .map(|number| Ok((number, on(SignalKind::from_raw(number))?)))
+                .collect::<Result<_, Failure>>()?,
             child: on(SignalKind::child())?,
         })
     }
 
     /// Waits for the next one.
     pub async fn next(&mut self) -> Event {
-        let [user1, user2] = match &mut self.passed_on {
-            Some([one, two]) => [Some(one), Some(two)],
-            None => [None, None],
-        };
-        tokio::select! {
-            _ = self.interrupt.recv() => Event::Signal(libc::SIGINT),
-            _ = self.terminate.recv() => Event::Signal(libc::SIGTERM),
-            _ = self.hangup.recv() => Event::Signal(libc::SIGHUP),
-            _ = self.quit.recv() => Event::Signal(libc::SIGQUIT),
-            () = received(user1) => Event::Signal(libc::SIGUSR1),
-            () = received(user2) => Event::Signal(libc::SIGUSR2),
-            _ = self.child.recv() => Event::Child,
-        }
-    }
-}
-
-async fn received(signal: Option<&mut Signal>) {
-    match signal {
-        Some(signal) => {
-            signal.recv().await;
-        }
-        None => std::future::pending().await,
+        poll_fn(|context| {
+            for (number, signal) in &mut self.told {
+                if signal.poll_recv(context).is_ready() {
+                    return Poll::Ready(Event::Signal(*number));
+                }
+            }
+            self.child.poll_recv(context).map(|_| Event::Child)
+        })
+        .await
     }
 }
 
 /// Whether the terminal itself sends this signal to everybody in our process group, so that a child of ours
 /// has it already (termios(3), tcgetpgrp(3)).
 pub fn terminal_tells_all(signal: i32) -> bool {
-    let from_keyboard = signal == libc::SIGINT || signal == libc::SIGQUIT;
+    let from_terminal = matches!(signal, libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH);
     // SAFETY: both calls only ask.
-    from_keyboard && unsafe { libc::tcgetpgrp(libc::STDIN_FILENO) == libc::getpgrp() }
+    from_terminal && unsafe { libc::tcgetpgrp(libc::STDIN_FILENO) == libc::getpgrp() }
 }
