@@ -16,7 +16,7 @@ use crate::{
     cpu, emit, files, gpu,
     kernel::{counter, current_ids, current_task, member, offset, peek},
     maps::{ENDED, FREE_PLACES, NO_STATE, STATES, THREADS, changed},
-    object, touch,
+    object, sched, touch,
 };
 
 /// Error of an insertion over an entry that is there (errno(3)), as the helper gives it.
@@ -277,8 +277,11 @@ pub fn sched_process_exit(ctx: BtfTracePointContext) -> u32 {
     let state = unsafe { &mut *state };
     // SAFETY: clock helper.
     let now = unsafe { bpf_ktime_get_ns() };
-    // SAFETY: typed argument.
-    let total = unsafe { counters(task) };
+    // SAFETY: typed argument, of the current task.
+    let total = unsafe {
+        sched::is_running(state, task, tid, now);
+        counters(task)
+    };
     let ended = EndedThread {
         tgid,
         preemptions: state.preemptions,

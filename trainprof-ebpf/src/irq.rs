@@ -36,7 +36,7 @@ fn level(of: impl Fn(*mut Depth) -> *mut u32) -> Option<*mut u32> {
 }
 
 #[inline(always)]
-fn hard(depth: *mut Depth) -> *mut u32 {
+pub fn hard(depth: *mut Depth) -> *mut u32 {
     // SAFETY: `depth` points to this CPU's slot.
     unsafe { &raw mut (*depth).hard }
 }
@@ -48,7 +48,7 @@ fn soft(depth: *mut Depth) -> *mut u32 {
 }
 
 #[inline(always)]
-fn enter(of: impl Fn(*mut Depth) -> *mut u32) -> u32 {
+pub fn enter(of: impl Fn(*mut Depth) -> *mut u32) -> u32 {
     if let Some(depth) = level(of) {
         // SAFETY: a per-CPU slot; a nested handler restores what it found.
         unsafe { *depth += 1 };
@@ -57,7 +57,7 @@ fn enter(of: impl Fn(*mut Depth) -> *mut u32) -> u32 {
 }
 
 #[inline(always)]
-fn exit(of: impl Fn(*mut Depth) -> *mut u32) -> u32 {
+pub fn exit(of: impl Fn(*mut Depth) -> *mut u32) -> u32 {
     if let Some(depth) = level(of) {
         // SAFETY: as above. An exit without an entry (attached inside the handler) is ignored.
         unsafe {
@@ -86,28 +86,22 @@ pub fn context() -> (bool, bool) {
     (hard > 0, soft > 0)
 }
 
+/// Programs at a pair of tracepoints around a kind of handlers.
 macro_rules! handler {
     ($entry:ident, $exit:ident, $level:expr) => {
         #[btf_tracepoint]
         pub fn $entry(_ctx: BtfTracePointContext) -> u32 {
-            enter($level)
+            $crate::irq::enter($level)
         }
 
         #[btf_tracepoint]
         pub fn $exit(_ctx: BtfTracePointContext) -> u32 {
-            exit($level)
+            $crate::irq::exit($level)
         }
     };
 }
 
-/// Programs at the tracepoints of [`trainprof_common::arch::HANDLERS`].
-#[cfg(bpf_target_arch = "x86_64")]
-mod x86_64 {
-    use super::*;
-
-    handler!(call_function_single_entry, call_function_single_exit, hard);
-    handler!(irq_work_entry, irq_work_exit, hard);
-}
+pub(crate) use handler;
 
 handler!(irq_handler_entry, irq_handler_exit, hard);
 handler!(hrtimer_expire_entry, hrtimer_expire_exit, hard);

@@ -7,6 +7,7 @@
 
 mod account;
 mod alloc;
+mod arch;
 mod cache;
 mod cpu;
 mod emit;

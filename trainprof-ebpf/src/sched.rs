@@ -104,17 +104,8 @@ unsafe fn switched_out(
     runnable: bool,
     why: u32,
 ) {
-    // SAFETY: a typed pointer.
-    let ran = unsafe { exec_since_seen(state, task) };
-    if state.state != State::Run as u32 {
-        // The kernel did not show that it was switched in. What it accounts as CPU time came last.
-        match ran {
-            Some(ran) => {
-                came_back_unseen(tid, now.saturating_sub(ran));
-            }
-            None => emit::lost(Loss::UnmatchedSwitch),
-        }
-    }
+    // SAFETY: as promised by the caller.
+    unsafe { is_running(state, task, tid, now) };
     state.run_ns += now.saturating_sub(state.since);
     state.since = now;
     if state.woken_at != 0 && now.saturating_sub(state.woken_at) > LATENESS_NS {
@@ -145,6 +136,24 @@ unsafe fn switched_out(
     unsafe {
         state.iowait = in_iowait(task);
         blocked_on(state, task, why);
+    }
+}
+
+/// The thread is on this CPU: if the kernel did not show that it was switched in, what it accounts as CPU time came last.
+///
+/// # Safety
+/// `task` is a typed pointer to the task that `state` describes, and it is the current one.
+#[inline(always)]
+pub unsafe fn is_running(state: &mut ThreadState, task: *const c_void, tid: u32, now: u64) {
+    // SAFETY: a typed pointer.
+    let ran = unsafe { exec_since_seen(state, task) };
+    if state.state != State::Run as u32 {
+        match ran {
+            Some(ran) => {
+                came_back_unseen(tid, now.saturating_sub(ran));
+            }
+            None => emit::lost(Loss::UnmatchedSwitch),
+        }
     }
 }
 
