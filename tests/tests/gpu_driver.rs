@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use trainprof_tests::env::{left_out_in_vm, root_test};
+use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
 use trainprof_tests::gpu::{Facts, fake};
 use trainprof_tests::product::{Finished, Watch, trainprof};
 use trainprof_tests::report::{f64_at, u64_at};
@@ -442,6 +442,63 @@ fn memory_that_grows_is_the_processs_that_takes_it() {
     checks.exact("processes that grow", 1, growing as u64);
     let theirs = of(stranger.id());
     checks.that(theirs["first"] == theirs["last"], || format!("{theirs}"));
+    checks.done();
+}
+
+#[test]
+fn functions_of_python_that_keep_gpu_memory_are_named() {
+    let name = "functions_of_python_that_keep_gpu_memory_are_named";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a steady clock") {
+        return;
+    }
+    let Some(python) = python_with("ctypes") else {
+        return skip(name, "no Python");
+    };
+    const RATE: f64 = 32e6;
+    let driver = Driver::new("");
+    let args = os(&[&fake("libcudart.so.12"), &RATE.to_string(), &"16"]);
+    let mut workload = Workload::python(&python, "gpukeeper.py", args);
+    let pid = workload.pid();
+    let taken = |bytes: f64| {
+        let used = 1e9 + bytes;
+        driver.set(&format!(
+            "device 0 memory {used:.0} 8000000000\ndevice 0 process {pid} {used:.0} 50\n"
+        ));
+    };
+    taken(0.0);
+    let watch = driver.watch(pid, &[]);
+    workload.go();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(16) {
+        taken(RATE * begun.elapsed().as_secs_f64());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let report = watch.stop().report();
+    workload.wait_done();
+    let truth = workload.finish();
+    let growth = report
+        .rows("/findings")
+        .iter()
+        .find(|f| f["kind"] == "gpu-memory-growth")
+        .cloned()
+        .expect("gpu-memory-growth");
+    let sites = growth["evidence"]["sites"].as_array().expect("sites");
+    let mut checks = Checks::new();
+    checks.exact("functions that keep some", 2, sites.len() as u64);
+    for (site, function) in sites.iter().zip(["often", "seldom"]) {
+        let named = &site["python"]["function"];
+        checks.that(named == function, || format!("{named} for {function}"));
+        let truth = f64_at(&truth, &format!("/{function}")) / f64_at(&truth, "/seconds");
+        let kept = f64_at(site, "/kept_bytes_per_s");
+        eprintln!("{function}: {kept:.0} bytes a second, truly {truth:.0}");
+        checks.that((kept / truth - 1.0).abs() < 0.05, || {
+            format!("{function}: {kept}, truly {truth}")
+        });
+    }
+    let advice = growth["advice"].as_str().unwrap_or_default();
+    let begins = "most of what is kept is allocated in often (gpukeeper.py:";
+    checks.that(advice.starts_with(begins), || advice.to_owned());
     checks.done();
 }
 

@@ -19,6 +19,7 @@ pub enum Kind {
     GpuCall = 7,
     Fault = 8,
     Backward = 9,
+    GpuMemory = 10,
 }
 
 /// One interval off the CPU that lasted at least the collector's threshold.
@@ -150,6 +151,25 @@ pub struct BackwardEvent {
     pub path: u64,
 }
 crate::wire!(BackwardEvent, 32);
+
+/// GPU or pinned memory was allocated or given back, with the Python that did so.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct GpuMemoryEvent {
+    pub kind: u32,
+    pub tid: u32,
+    /// Kernel time of the call's beginning.
+    pub at: u64,
+    /// What the call gave or took back: an address, or a handle.
+    pub address: u64,
+    /// 0: given back.
+    pub bytes: u64,
+    /// [`crate::gpu::Function::number`].
+    pub function: u32,
+    pub tgid: u32,
+    pub python: PyFrames,
+}
+crate::wire!(GpuMemoryEvent, 40 + size_of::<PyFrames>());
 
 /// [`FaultEvent::what`]: the page could be read already, so this was a write to a page that is shared with another
 /// process, with a file, or with the page of zeros.

@@ -79,11 +79,13 @@ pub struct Call {
     /// Stack pointer at its beginning, where the return address lies.
     pub sp: u64,
     pub bytes: u64,
+    /// First argument: where the address of what is allocated is put, or the one of what is given back.
+    pub first: u64,
     pub function: u16,
     pub kind: u8,
     pub pad: [u8; 5],
 }
-crate::wire!(Call, 32);
+crate::wire!(Call, 40);
 
 #[cfg(test)]
 mod tests {

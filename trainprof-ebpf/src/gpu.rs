@@ -7,13 +7,13 @@
 use aya_ebpf::{
     EbpfContext as _,
     bindings::BPF_ANY,
-    helpers::{bpf_ktime_get_ns, generated::bpf_get_attach_cookie},
+    helpers::{bpf_ktime_get_ns, bpf_probe_read_user, generated::bpf_get_attach_cookie},
     macros::{uprobe, uretprobe},
     programs::{ProbeContext, RetProbeContext},
 };
 use trainprof_common::{
     arch,
-    event::{BackwardEvent, GpuCallEvent, Kind},
+    event::{BackwardEvent, GpuCallEvent, GpuMemoryEvent, Kind},
     gpu::{Call, CallKind, Function, MAX_FUNCTIONS},
     loss::Loss,
 };
@@ -95,6 +95,7 @@ pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
         from: unsafe { bpf_ktime_get_ns() },
         sp,
         bytes,
+        first: argument(&ctx, 0),
         function: function.number,
         kind: function.kind,
         pad: [0; 5],
@@ -125,6 +126,10 @@ pub fn gpu_call_return(ctx: RetProbeContext) -> u32 {
     // A shallower one is the return of a call that had begun before the outermost one that we know of.
     if sp == call.sp + arch::RETURN_ADDRESS_BYTES as u64 {
         send(tid, &call, now);
+        // Zero is success, in the runtime and in the driver.
+        if ctx.ret::<u32>() == 0 {
+            memory(&call);
+        }
     }
     0
 }
@@ -149,5 +154,38 @@ fn send(tid: u32, call: &Call, to: u64) {
         bytes: call.bytes,
         function: u32::from(call.function),
         what: u32::from(call.kind),
+    });
+}
+
+/// Tells of memory that a call has allocated or given back, and by which code of Python it was allocated.
+#[inline(always)]
+fn memory(call: &Call) {
+    let address = if call.kind == CallKind::Free as u8 {
+        Some(call.first)
+    } else if call.kind == CallKind::Allocate as u8 {
+        // SAFETY: the helper fails where nothing can be read.
+        unsafe { bpf_probe_read_user(call.first as *const u64).ok() }
+    } else {
+        None
+    };
+    let Some(address) = address else { return };
+    let (tgid, tid) = current_ids();
+    emit::built::<GpuMemoryEvent>(|event| {
+        // SAFETY: room for one event, written whole but for the code beyond its count.
+        unsafe {
+            (*event).kind = Kind::GpuMemory as u32;
+            (*event).tid = tid;
+            (*event).at = call.from;
+            (*event).address = address;
+            (*event).bytes = call.bytes;
+            (*event).function = u32::from(call.function);
+            (*event).tgid = tgid;
+            if call.kind == CallKind::Allocate as u8 {
+                python::copy(tid, &raw mut (*event).python);
+            } else {
+                (*event).python.count = 0;
+                (*event).python.pad = 0;
+            }
+        }
     });
 }

@@ -3,8 +3,8 @@
 use bytes::Buf;
 use trainprof_common::{
     event::{
-        BackwardEvent, ExecEvent, ExitEvent, FaultEvent, ForkEvent, GpuCallEvent, Kind,
-        SampleEvent, TouchEvent, WaitEvent,
+        BackwardEvent, ExecEvent, ExitEvent, FaultEvent, ForkEvent, GpuCallEvent, GpuMemoryEvent,
+        Kind, SampleEvent, TouchEvent, WaitEvent,
     },
     python::PY_FRAMES,
     stack::STACK_BYTES,
@@ -23,6 +23,19 @@ pub struct Fault {
     /// Addresses of code of Python, the innermost first.
     pub codes: Vec<u64>,
     pub stack: Stack,
+}
+
+/// A decoded [`GpuMemoryEvent`].
+#[derive(Clone, Debug)]
+pub struct GpuMemory {
+    pub tid: u32,
+    pub at: u64,
+    pub address: u64,
+    pub bytes: u64,
+    pub function: u32,
+    pub tgid: u32,
+    /// As of a [`Fault`].
+    pub codes: Vec<u64>,
 }
 
 /// A decoded [`trainprof_common::stack::UserStack`].
@@ -46,6 +59,7 @@ pub enum Event {
     GpuCall(GpuCallEvent),
     Backward(BackwardEvent),
     Fault(Fault),
+    GpuMemory(GpuMemory),
 }
 
 /// Bytes that are no event.
@@ -194,6 +208,18 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
                 what,
                 codes: codes(b),
                 stack: stack(b),
+            }))
+        }
+        k if k == Kind::GpuMemory as u32 => {
+            expect(size_of::<GpuMemoryEvent>())?;
+            Ok(Event::GpuMemory(GpuMemory {
+                tid: b.get_u32_ne(),
+                at: b.get_u64_ne(),
+                address: b.get_u64_ne(),
+                bytes: b.get_u64_ne(),
+                function: b.get_u32_ne(),
+                tgid: b.get_u32_ne(),
+                codes: codes(b),
             }))
         }
         kind => Err(DecodeError::UnknownKind { kind }),
@@ -386,6 +412,29 @@ mod tests {
         }
         for (says, is) in [(2, 2), (0, 0), (u32::MAX, PY_FRAMES)] {
             fault.python.count = says;
+            let memory = GpuMemoryEvent {
+                kind: Kind::GpuMemory as u32,
+                tid: 1,
+                at: 2,
+                address: 3,
+                bytes: 4,
+                function: 5,
+                tgid: 6,
+                python: fault.python,
+            };
+            let Ok(Event::GpuMemory(got)) = decode(&bytes_of(&memory)) else {
+                panic!("memory of a GPU")
+            };
+            let numbers = (
+                got.tid,
+                got.at,
+                got.address,
+                got.bytes,
+                got.function,
+                got.tgid,
+            );
+            assert_eq!(numbers, (1, 2, 3, 4, 5, 6));
+            assert_eq!(got.codes, Vec::from_iter(0..is as u64));
             let Ok(Event::Fault(got)) = decode(&bytes_of(&fault)) else {
                 panic!("a fault")
             };

@@ -252,7 +252,7 @@ fn gave_way(series: &[ProcessSample], growth: &Growth) -> bool {
 }
 
 /// Where the warm-up is over, and where pages are too young to be called kept; seconds.
-fn kept_window(session: &Session) -> (f64, f64) {
+pub(super) fn kept_window(session: &Session) -> (f64, f64) {
     let length = session.duration_s();
     (length / 5.0, (length - KEPT_S).max(length / 5.0))
 }
@@ -396,7 +396,10 @@ fn sites<'a>(
 }
 
 /// Functions of Python on a stack, the innermost first.
-fn functions(session: &Session, stack: Option<u32>) -> impl Iterator<Item = &PyFunctionFact> {
+pub(super) fn functions(
+    session: &Session,
+    stack: Option<u32>,
+) -> impl Iterator<Item = &PyFunctionFact> {
     let python = &session.python;
     let numbers = stack.and_then(|stack| python.stacks.get(&stack));
     let numbers = numbers.into_iter().flatten();
@@ -404,7 +407,9 @@ fn functions(session: &Session, stack: Option<u32>) -> impl Iterator<Item = &PyF
 }
 
 /// The innermost of them that is the job's own, or else the innermost one.
-fn own<'f>(functions: impl Iterator<Item = &'f PyFunctionFact>) -> Option<&'f PyFunctionFact> {
+pub(super) fn own<'f>(
+    functions: impl Iterator<Item = &'f PyFunctionFact>,
+) -> Option<&'f PyFunctionFact> {
     let mut functions = functions.peekable();
     let first = functions.peek().copied();
     functions.find(|function| is_own(&function.file)).or(first)

@@ -21,6 +21,7 @@ pub mod epochs;
 pub mod facts;
 pub mod files;
 pub mod gpu;
+mod gpu_memory;
 pub mod gpu_use;
 pub mod helpers;
 mod hidden;

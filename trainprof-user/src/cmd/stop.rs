@@ -47,7 +47,13 @@ impl Signals {
     /// For a command of our own.
     pub fn for_launcher() -> Result<Self, Failure> {
         let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
-        Self::listen(ENDING.into_iter().chain(PASSED_ON).chain(real_time).collect())
+        Self::listen(
+            ENDING
+                .into_iter()
+                .chain(PASSED_ON)
+                .chain(real_time)
+                .collect(),
+        )
     }
 
     fn listen(numbers: Vec<i32>) -> Result<Self, Failure> {

@@ -11,8 +11,8 @@ pub use super::{
         AllocWindowFact, AllocatorFact, GovernorFact,
     },
     gpu::{
-        BackwardFact, GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMetric, GpuProcessFact,
-        GpuSampleFact, PassFact,
+        BackwardFact, GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMemoryFact, GpuMetric,
+        GpuProcessFact, GpuSampleFact, PassFact, PyGpuMemoryFact,
     },
     pressure::{
         CgroupMemorySample, CgroupPressureSample, HostSample, PressureTotals, ProcessSample,
@@ -148,6 +148,10 @@ pub enum Record {
     HugePages(HugePages),
     PyFault(PyFaultFact),
     Pass(PassFact),
+    GpuMemory(GpuMemoryFact),
+    PyGpuMemory(PyGpuMemoryFact),
+    /// What the job allocates on GPUs and gives back is not told any more: that happens too often to watch.
+    GpuMemoryUntold,
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

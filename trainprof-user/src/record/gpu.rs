@@ -102,6 +102,32 @@ pub struct GpuCallFact {
     pub function: u32,
 }
 
+/// Memory of a GPU, or pinned memory of the host, is allocated or given back by a call that succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuMemoryFact {
+    /// From 1 on.
+    pub number: u32,
+    /// When the call began.
+    pub at: KtimeNs,
+    pub tid: u32,
+    pub pid: u32,
+    /// What the call gave or took back: an address of the process, or a handle of the driver.
+    pub address: u64,
+    /// 0: given back.
+    pub bytes: u64,
+    /// Number of a [`super::Record::GpuFunction`].
+    pub function: u32,
+}
+
+/// By which functions of Python it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PyGpuMemoryFact {
+    /// Number of a [`GpuMemoryFact`].
+    pub memory: u32,
+    /// Number of a [`super::python::PyStackFact`], of the innermost functions.
+    pub stack: u32,
+}
+
 /// A backward pass begins, as told before its path was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackwardFact {

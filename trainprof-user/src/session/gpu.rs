@@ -6,7 +6,7 @@ use super::host::keep;
 use crate::{
     record::{
         Record,
-        fact::{GpuDeviceFact, GpuMetric, GpuProcessFact, GpuSampleFact},
+        fact::{GpuDeviceFact, GpuMemoryFact, GpuMetric, GpuProcessFact, GpuSampleFact},
     },
     time::KtimeNs,
 };
@@ -14,15 +14,80 @@ use crate::{
 /// Samples of one metric of one device that are kept; when more come, the oldest half goes.
 const MAX_SAMPLES: usize = 40_000;
 
+/// Allocations that are remembered until they are given back: with more at a time none are told any more.
+const MAX_KEPT: usize = 65_536;
+
 /// GPUs, their samples and their users.
 #[derive(Default)]
 pub struct GpuSeen {
+    kept: Kept,
     pub devices: BTreeMap<u32, GpuDeviceFact>,
     pub samples: BTreeMap<(u32, GpuMetric), Vec<GpuSampleFact>>,
     /// By device and process: first, last and largest.
     pub processes: BTreeMap<(u32, u32), GpuProcessSeen>,
     /// Number → library and name.
     pub functions: BTreeMap<u32, (String, String)>,
+}
+
+/// What was allocated while we watched and not given back, on GPUs and pinned.
+#[derive(Default)]
+struct Kept {
+    /// By process and address.
+    blocks: BTreeMap<(u32, u64), KeptMemory>,
+    /// Where a block is, by its number.
+    places: BTreeMap<u32, (u32, u64)>,
+    /// Stacks of Python that were told before their blocks.
+    early: BTreeMap<u32, u32>,
+    untold: bool,
+}
+
+/// Memory that was allocated while we watched, and not given back.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptMemory {
+    pub fact: GpuMemoryFact,
+    /// Number of a stack of Python.
+    pub python: Option<u32>,
+}
+
+impl Kept {
+    fn memory(&mut self, fact: GpuMemoryFact) {
+        let place = (fact.pid, fact.address);
+        if let Some(before) = self.blocks.remove(&place) {
+            self.places.remove(&before.fact.number);
+        }
+        let python = self.early.remove(&fact.number);
+        if fact.bytes == 0 || fact.address == 0 || self.untold {
+            return;
+        }
+        if self.blocks.len() >= MAX_KEPT {
+            self.end();
+            return;
+        }
+        self.places.insert(fact.number, place);
+        self.blocks.insert(place, KeptMemory { fact, python });
+    }
+
+    fn python(&mut self, number: u32, stack: u32) {
+        match self
+            .places
+            .get(&number)
+            .and_then(|place| self.blocks.get_mut(place))
+        {
+            Some(block) => block.python = Some(stack),
+            None if self.early.len() < MAX_KEPT => {
+                self.early.insert(number, stack);
+            }
+            None => {}
+        }
+    }
+
+    /// Nothing more is told of it.
+    fn end(&mut self) {
+        *self = Self {
+            untold: true,
+            ..Self::default()
+        };
+    }
 }
 
 /// A process on a GPU over time.
@@ -82,7 +147,104 @@ impl GpuSeen {
                 self.functions
                     .insert(*number, (library.clone(), name.clone()));
             }
+            Record::GpuMemory(memory) => self.kept.memory(*memory),
+            Record::PyGpuMemory(python) => self.kept.python(python.memory, python.stack),
+            Record::GpuMemoryUntold => self.kept.end(),
             _ => {}
         }
+    }
+
+    /// Memory of GPUs that was allocated while we watched and not given back; `None`: not all was seen.
+    pub fn kept(&self) -> Option<impl Iterator<Item = &KeptMemory>> {
+        // Pinned memory is the host's (`cudaHostAlloc`, `cuMemAllocHost`, `cudaMallocHost`).
+        let is_hosts = |number: &u32| {
+            let name = self.functions.get(number).map(|(_, name)| name.as_str());
+            name.is_none_or(|name| name.contains("Host"))
+        };
+        let blocks = self.kept.blocks.values();
+        (!self.kept.untold).then(|| blocks.filter(move |kept| !is_hosts(&kept.fact.function)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::fact::PyGpuMemoryFact;
+
+    fn memory(number: u32, address: u64, bytes: u64, function: u32) -> Record {
+        Record::GpuMemory(GpuMemoryFact {
+            number,
+            at: KtimeNs(u64::from(number)),
+            tid: 11,
+            pid: 10,
+            address,
+            bytes,
+            function,
+        })
+    }
+
+    fn stack(memory: u32, stack: u32) -> Record {
+        Record::PyGpuMemory(PyGpuMemoryFact { memory, stack })
+    }
+
+    fn named(number: u32, name: &str) -> Record {
+        Record::GpuFunction {
+            number,
+            library: "libcudart.so.12".into(),
+            name: name.into(),
+        }
+    }
+
+    /// Numbers and stacks of what is kept.
+    fn kept(records: &[Record]) -> Option<Vec<(u32, Option<u32>)>> {
+        let mut seen = GpuSeen::default();
+        let names = [
+            named(1, "cudaMalloc"),
+            named(2, "cudaHostAlloc"),
+            named(3, "cudaFree"),
+        ];
+        for record in names.iter().chain(records) {
+            seen.apply(record);
+        }
+        let kept = seen.kept()?.map(|kept| (kept.fact.number, kept.python));
+        Some(kept.collect())
+    }
+
+    #[test]
+    fn what_was_given_back_is_not_kept() {
+        let records = [
+            memory(1, 0x100, 64, 1),
+            memory(2, 0x200, 64, 1),
+            stack(2, 7),
+            memory(3, 0x100, 0, 3),
+            // Of before the watch.
+            memory(4, 0x900, 0, 3),
+            // Told before its block, and of one that is gone.
+            stack(5, 8),
+            stack(1, 9),
+            memory(5, 0x100, 32, 1),
+        ];
+        assert_eq!(kept(&records), Some(vec![(5, Some(8)), (2, Some(7))]));
+    }
+
+    #[test]
+    fn pinned_memory_is_none_of_the_gpus() {
+        let records = [memory(1, 0x100, 64, 2), memory(2, 0x200, 64, 1)];
+        assert_eq!(kept(&records), Some(vec![(2, None)]));
+    }
+
+    #[test]
+    fn nothing_is_said_once_not_all_is_seen() {
+        let records = [
+            memory(1, 0x100, 64, 1),
+            Record::GpuMemoryUntold,
+            memory(2, 0x200, 64, 1),
+        ];
+        assert_eq!(kept(&records), None);
+        let many: Vec<_> = (1..=MAX_KEPT as u32 + 1)
+            .map(|number| memory(number, u64::from(number), 1, 1))
+            .collect();
+        assert_eq!(kept(&many), None);
+        assert_eq!(kept(&many[1..]).map(|kept| kept.len()), Some(MAX_KEPT));
     }
 }

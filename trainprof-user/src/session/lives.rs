@@ -264,6 +264,10 @@ impl Lives {
                 }
             }
             Record::AllocSite(site) => at(&mut site.pid, self.window),
+            Record::GpuMemory(memory) => {
+                at(&mut memory.tid, memory.at);
+                at(&mut memory.pid, memory.at);
+            }
             Record::PySample(sample) => at(&mut sample.pid, sample.at),
             Record::PyRuntime(runtime) => now(&mut runtime.pid),
             Record::CallsHidden(hidden) => {
@@ -296,6 +300,8 @@ impl Lives {
             | Record::PagesGone(_)
             | Record::HugePages(_)
             | Record::PyFault(_)
+            | Record::PyGpuMemory(_)
+            | Record::GpuMemoryUntold
             | Record::AllocCalibration(_)
             | Record::Governor(_)
             | Record::PyFunction(_)

@@ -176,7 +176,10 @@ impl Session {
             Record::GpuDevice(_)
             | Record::GpuSample(_)
             | Record::GpuProcess(_)
-            | Record::GpuFunction { .. } => self.gpu.apply(record),
+            | Record::GpuFunction { .. }
+            | Record::GpuMemory(_)
+            | Record::PyGpuMemory(_)
+            | Record::GpuMemoryUntold => self.gpu.apply(record),
             Record::Quota(_)
             | Record::CgroupMemory(_)
             | Record::CgroupPressure(_)

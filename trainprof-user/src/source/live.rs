@@ -118,6 +118,8 @@ pub struct Live {
     pages: Pages,
     /// Sampled page faults so far, and faults that they stand for.
     faults: u32,
+    /// What was allocated on GPUs and given back so far.
+    gpu_memories: u32,
     all_faults: u64,
     edge_is_told: bool,
     beside: Beside,
@@ -205,6 +207,7 @@ impl Live {
             pythons: Pythons::default(),
             pages: Pages::default(),
             faults: 0,
+            gpu_memories: 0,
             all_faults: 0,
             edge_is_told: false,
             beside: Beside::new(watch.limits.seed.rotate_left(16)),

@@ -18,7 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::python::PyThread;
 
 use self::worker::Worker;
-use crate::record::Record;
+use crate::record::{
+    Record,
+    fact::{PyFaultFact, PyGpuMemoryFact},
+};
 
 /// A program that a process runs: another number, another program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +32,26 @@ struct Program {
     parent: Option<u32>,
 }
 
-/// Code that was on the stack of a process's main thread when it faulted.
+/// What functions of Python are asked for, with its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Fault(u32),
+    GpuMemory(u32),
+}
+
+impl Asked {
+    fn answer(self, stack: u32) -> Record {
+        match self {
+            Self::Fault(fault) => Record::PyFault(PyFaultFact { fault, stack }),
+            Self::GpuMemory(memory) => Record::PyGpuMemory(PyGpuMemoryFact { memory, stack }),
+        }
+    }
+}
+
+/// Code that was on the stack of a process's main thread when something happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Codes {
-    /// Number of the fault.
-    pub fault: u32,
+    pub of: Asked,
     pub pid: u32,
     /// Addresses, the innermost first.
     pub codes: Vec<u64>,
@@ -143,12 +161,12 @@ impl Pythons {
         (self.worker, self.started) = (None, true);
     }
 
-    /// Asks which functions of Python a fault came from; the answer is a record of its own.
+    /// Asks which functions of Python something came from; the answer is a record of its own.
     pub fn ask(&self, codes: Codes) {
         if let Some(worker) = &self.worker
             && !worker.ask(codes)
         {
-            tracing::debug!("more page faults of Python programs than can be looked up");
+            tracing::debug!("more stacks of Python programs than can be looked up");
         }
     }
 

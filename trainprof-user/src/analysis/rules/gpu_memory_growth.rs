@@ -9,7 +9,10 @@ use super::{
     memory_growth::role,
 };
 use crate::{
-    analysis::words,
+    analysis::{
+        gpu_memory::{self, GpuSite},
+        python, words,
+    },
     record::fact::{GpuDeviceFact, GpuMetric, GpuSampleFact},
     session::Id,
     time::KtimeNs,
@@ -17,6 +20,10 @@ use crate::{
 
 /// Slower growth than this (bytes a second) takes days to matter.
 const MIN_SLOPE: f64 = 256.0 * 1024.0;
+/// A function is named in words when it allocates so much of what is kept.
+const MOST: f64 = 0.5;
+/// Functions that are told.
+const SITES: usize = 5;
 /// Growth is the job's when its processes have at least this share of it.
 const OWN: f64 = 0.5;
 
@@ -116,6 +123,13 @@ impl<'a> Filling<'a> {
         })
     }
 
+    /// Where the growing processes allocated on GPUs what they have not given back, the most first; `None`: not all was seen. Which
+    /// device it is on is not told.
+    fn sites<'s>(&self, look: &Look<'s>) -> Option<Vec<GpuSite<'s>>> {
+        let growing = self.growing.iter().map(|(pid, _)| *pid);
+        gpu_memory::kept_sites(look.session, &growing.chain(self.pid).collect())
+    }
+
     /// What is told of this device, and that these others fill as well.
     fn finding(&self, look: &Look, others: &[Self]) -> Finding {
         let (index, growth) = (self.device.index, &self.growth);
@@ -131,10 +145,27 @@ impl<'a> Filling<'a> {
             format!("; without that growth the GPU would not be full in {left}")
         });
         evidence.entry("bytes_per_step").or_insert(json!(null));
+        let sites = self.sites(look);
+        let first = sites.as_ref().and_then(|sites| sites.first());
+        let most = first
+            .filter(|site| site.share >= MOST)
+            .and_then(|site| site.function);
+        let place = most.map_or_else(String::new, |function| {
+            format!(
+                "most of what is kept is allocated in {}; ",
+                python::function_name(function)
+            )
+        });
         evidence.extend(self.numbers());
         evidence.extend([
             ("pid", json!(self.pid.map(Id))),
             ("processes", processes(&self.growing)),
+            (
+                "sites",
+                sites.as_ref().map_or(Value::Null, |sites| {
+                    sites.iter().take(SITES).map(site).collect()
+                }),
+            ),
             (
                 "other_devices",
                 others.iter().map(|other| json!(other.numbers())).collect(),
@@ -151,7 +182,7 @@ impl<'a> Filling<'a> {
                 likewise(others)
             ),
             advice: format!(
-                "look for tensors that are kept from step to step, with their graph: losses that are summed, outputs in lists{spared}"
+                "{place}look for tensors that are kept from step to step, with their graph: losses that are summed, outputs in lists{spared}"
             ),
             effect: None,
         }
@@ -167,6 +198,20 @@ impl<'a> Filling<'a> {
         ]
         .into()
     }
+}
+
+/// Who allocates what is kept, as evidence.
+fn site(site: &GpuSite) -> Value {
+    json!({
+        "python": site.function.map(|function| json!({
+            "function": function.name,
+            "file": function.file,
+            "line": function.line,
+        })),
+        "kept_bytes_per_s": rounded(site.bytes_per_s),
+        "share": rounded(site.share),
+        "blocks": site.blocks,
+    })
 }
 
 /// Which other devices fill, for the end of a sentence.

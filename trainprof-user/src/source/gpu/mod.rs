@@ -345,6 +345,10 @@ impl Gpus {
         for at in gone.into_iter().rev() {
             let watched = self.watched.remove(at);
             if !is_inside(&rates[at], &rates) {
+                // Without the one, what the other tells says nothing of what is kept.
+                if matches!(watched.kind, CallKind::Allocate | CallKind::Free) {
+                    out.push(Record::GpuMemoryUntold);
+                }
                 out.push(Record::Missing {
                     what: watched.title,
                     reason: format!(

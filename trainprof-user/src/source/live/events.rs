@@ -11,12 +11,12 @@ use crate::{
     event::{self, Event},
     record::{
         Record,
-        fact::{FaultFact, HugePages, ObjectFact, ProcessSeen, ThreadSeen},
+        fact::{FaultFact, GpuMemoryFact, HugePages, ObjectFact, ProcessSeen, ThreadSeen},
     },
     source::{
         convert::{self, object_fact, touch_fact, wait_fact},
         outsiders::WORTH_NAMING_NS,
-        python::Codes,
+        python::{Asked, Codes},
         stacks::Raw,
     },
     time::KtimeNs,
@@ -106,6 +106,29 @@ impl Live {
                 self.places.add(sample, &mut self.out);
             }
             Event::Fault(fault) => self.fault(fault),
+            Event::GpuMemory(memory) => self.gpu_memory(memory),
+        }
+    }
+
+    /// Records what was allocated or given back, and asks for the Python that allocated it.
+    fn gpu_memory(&mut self, memory: event::GpuMemory) {
+        self.gpu_memories += 1;
+        let number = self.gpu_memories;
+        self.out.push(Record::GpuMemory(GpuMemoryFact {
+            number,
+            at: KtimeNs(memory.at),
+            tid: memory.tid,
+            pid: memory.tgid,
+            address: memory.address,
+            bytes: memory.bytes,
+            function: memory.function,
+        }));
+        if memory.bytes > 0 && !memory.codes.is_empty() {
+            self.pythons.ask(Codes {
+                of: Asked::GpuMemory(number),
+                pid: memory.tgid,
+                codes: memory.codes,
+            });
         }
     }
 
@@ -139,7 +162,7 @@ impl Live {
         };
         if !fault.codes.is_empty() {
             self.pythons.ask(Codes {
-                fault: number,
+                of: Asked::Fault(number),
                 pid: fault.tgid,
                 codes: fault.codes,
             });

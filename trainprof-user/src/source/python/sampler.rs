@@ -7,10 +7,7 @@ use std::{
 
 use super::{Codes, Heard, Program, find::Unknown, numbers::Numbers, process::Process};
 use crate::{
-    record::{
-        Record,
-        fact::{PyFaultFact, PySampleFact},
-    },
+    record::{Record, fact::PySampleFact},
     source::own,
 };
 
@@ -186,8 +183,7 @@ impl Sampler {
             return;
         };
         let stack = process.stack_of(&codes.codes, &mut self.numbers);
-        let fault = codes.fault;
-        let fact = stack.map(|stack| Record::PyFault(PyFaultFact { fault, stack }));
+        let fact = stack.map(|stack| codes.of.answer(stack));
         let records = self.numbers.new.drain(..).chain(fact);
         out.extend(records.map(Heard::from));
     }
