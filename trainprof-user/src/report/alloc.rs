@@ -272,6 +272,7 @@ pub fn window_cost(session: &Session) -> Option<WindowCost> {
     let governor = seen.governor.as_ref();
     Some(WindowCost {
         count: seen.windows,
+        capped: seen.capped,
         hits: seen.hits,
         job_cpu_s: seconds(seen.job_ns),
         pause_s: seconds(seen.pause_ns),

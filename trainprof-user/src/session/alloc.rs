@@ -319,6 +319,8 @@ pub struct AllocSeen {
     /// What was left out at some time, and for how many nanoseconds.
     pub shed_ns: BTreeMap<String, u64>,
     pub windows: u32,
+    /// Of these, those that ended early because a thread had called often enough.
+    pub capped: u32,
     pub paired_windows: u32,
     pub hits: u64,
     /// CPU time that hits took from the job, pauses at the closing of windows, CPU time of ours: nanoseconds.
@@ -356,6 +358,7 @@ impl AllocSeen {
     fn window(&mut self, fact: &AllocWindowFact) {
         if self.last_window != Some(fact.number) {
             self.windows += 1;
+            self.capped += u32::from(fact.full);
             self.pause_ns += fact.pause_ns;
             self.last_window = Some(fact.number);
         }
@@ -578,6 +581,19 @@ mod tests {
         let shares: Vec<f64> = process.sizes.rows().map(|row| row.2.value).collect();
         assert!((shares[0] - 2.0 / 3.0).abs() < 1e-9, "{shares:?}");
         assert_eq!(seen.sizes.rows().count(), 2);
+    }
+
+    #[test]
+    fn windows_that_a_thread_filled_are_counted() {
+        let mut seen = AllocSeen::default();
+        for (number, full) in [(1, false), (2, true), (2, true), (3, false)] {
+            let fact = AllocWindowFact {
+                full,
+                ..window(number, 4_000, 0.0)
+            };
+            seen.apply(&Record::AllocWindow(fact));
+        }
+        assert_eq!((seen.windows, seen.capped), (3, 1));
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Cost {
 #[derive(Clone, Debug, Serialize)]
 pub struct WindowCost {
     pub count: u32,
+    /// Of these, those that ended early because a thread had called often enough.
+    pub capped: u32,
     /// Hits of the probes, those while windows opened and closed too.
     pub hits: u64,
     /// What hits took from the job's threads.
