@@ -30,6 +30,8 @@ pub struct Terms {
     pub stall_of_cause: f64,
     /// Of `own_of_cause`: waiting, for the step thread itself.
     pub own_asleep_of_cause: f64,
+    /// Of what the cause took: others than the step thread asleep, which it waited for. Not of a GPU's work.
+    pub asleep_of_cause: f64,
     /// Of `own`: wanting a CPU. What is taken away leaves its CPU time to the step thread.
     pub own_crowded: f64,
     /// Of `own_of_cause`: wanting a CPU that the cause had. Part of `own_crowded` too.
@@ -128,12 +130,21 @@ pub fn without(share: f64) -> f64 {
 /// Share (0–1) of the time in which what is left was slowed down by the cause.
 fn relief(kind: Kind, terms: &Terms) -> f64 {
     match kind {
-        // What was done one by one, or late elsewhere, is still done.
-        Kind::Serialization | Kind::Communication => 0.0,
+        // What was done late elsewhere is still done.
+        Kind::Communication => 0.0,
+        // So is what was done one by one: beside the step thread, as far as it takes a CPU.
+        Kind::Serialization => {
+            (terms.asleep_of_cause / SLEEPS / terms.wall.max(1.0)).clamp(0.0, 1.0)
+        }
         // Who takes the CPU now has another one while the job runs.
         Kind::CpuContention => 1.0,
         _ => {
-            let asleep = (terms.stall_of_cause + terms.own_asleep_of_cause) / SLEEPS;
+            // Who shares a CPU finds its caches as cold as who sleeps. Where a quota is used up nobody else has it.
+            let shared = match kind {
+                Kind::CpuThrottled => 0.0,
+                _ => terms.own_crowded_by_cause,
+            };
+            let asleep = (terms.stall_of_cause + terms.own_asleep_of_cause + shared) / SLEEPS;
             let taken = terms.own_of_cause + terms.stall_of_cause;
             (asleep.max(taken) / terms.wall.max(1.0)).clamp(0.0, 1.0)
         }
@@ -187,6 +198,20 @@ mod tests {
         assert!((with(0.0, 75.0) - 0.375).abs() < 1e-9);
         assert!(relief(Kind::Serialization, &terms).abs() < 1e-9);
         assert!((relief(Kind::CpuContention, &terms) - 1.0).abs() < 1e-9);
+        // Who has the lock sleeps for 25 of 200 ms of it; another has its CPU for as long, or the quota is used up.
+        let slept = Terms {
+            asleep_of_cause: 25.0,
+            ..terms.clone()
+        };
+        assert!((relief(Kind::Serialization, &slept) - 0.5).abs() < 1e-9);
+        let crowded = Terms {
+            stall_of_cause: 0.0,
+            own_of_cause: 25.0,
+            own_crowded_by_cause: 25.0,
+            ..terms.clone()
+        };
+        assert!((relief(Kind::InputCpu, &crowded) - 0.5).abs() < 1e-9);
+        assert!((relief(Kind::CpuThrottled, &crowded) - 0.125).abs() < 1e-9);
         let ratio =
             bound(Kind::StorageIo, &terms, &demand) / plain(Kind::StorageIo, &terms, &demand);
         assert!((ratio - EXACT * 1.1).abs() < 1e-9, "{ratio}");

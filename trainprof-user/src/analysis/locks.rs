@@ -8,7 +8,7 @@ use trainprof_common::thread::WakerKind;
 
 use super::{
     facts::Facts,
-    timeline::{LINE, line},
+    timeline::{Item, LINE, line},
 };
 use crate::session::kind::WaitKind;
 
@@ -66,8 +66,17 @@ pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
     let mut shared = HashMap::<u64, Seen>::new();
     for (tid, items) in facts.waiting_threads() {
         let Some(pid) = facts.pid(tid) else { continue };
-        for item in items.iter().filter(|item| item.kind() == WaitKind::Futex) {
+        let waits: Vec<&Item> = items
+            .iter()
+            .filter(|item| item.kind() == WaitKind::Futex)
+            .collect();
+        for (at, item) in waits.iter().enumerate() {
+            let next = waits.get(at + 1);
             let at = line(&item.object);
+            // It was woken, but somebody had taken the lock by then: the wait goes on.
+            let in_vain = next.is_some_and(|next| {
+                line(&next.object) == at && next.from.saturating_sub(item.to) <= AT_ONCE_NS
+            });
             let by_thread = item.waker.kind == WakerKind::Thread as u8;
             let waker_pid = by_thread.then(|| facts.pid(item.waker.tid)).flatten();
             let seen = match waker_pid {
@@ -78,7 +87,7 @@ pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
             seen.asked_again += u64::from(item.asked_again);
             let short = item.woken - item.from <= ASKS_WITHIN_NS;
             seen.timed_out += u64::from(short && item.timed_out());
-            if waker_pid.is_some() {
+            if waker_pid.is_some() && !in_vain {
                 *seen.edges.entry((item.waker.tid, tid)).or_default() += 1;
                 seen.wakes.push((item.woken, item.waker.tid));
             }

@@ -163,6 +163,15 @@ impl Trainer {
                 .map(|share| share.ns * part(share))
                 .sum()
         };
+        let asleep_of_cause = self
+            .shares
+            .iter()
+            .filter(|share| {
+                let what = &self.walked.leaves[share.leaf as usize].0.what;
+                matches!(what, What::Wait { .. }) && what.tid() != self.cast.step_tid
+            })
+            .map(|share| share.ns * part(share))
+            .sum();
         let own_cpu = own(|what| matches!(what, What::Run { .. }));
         // Strangers' work and the quota stay, whatever else of the job's own goes. Threads of the kernel may work for the job.
         let stranger =
@@ -213,6 +222,7 @@ impl Trainer {
             own_of_cause: sum(false) + beside.own,
             own_crowded_by_cause: own(|what| matches!(what, What::Runnable { .. }))
                 + beside.crowded,
+            asleep_of_cause,
             own_asleep_of_cause: own(|what| matches!(what, What::Wait { .. })),
             stall_of_cause: sum(true) + beside.stalled,
             cpu_of_cause: own_cpu + producers_cpu,

@@ -33,6 +33,11 @@ const FAULTS_ALONE: f64 = 0.8;
 /// glibc's malloc/malloc.c, 64 bits).
 const LARGEST_THRESHOLD: u64 = 32 << 20;
 
+/// The C library adjusts its thresholds to the blocks that are freed until any of them is set (mallopt(3)): from then on it maps each
+/// block from 128 KiB on, unless that threshold is set as well.
+const KEEP_HEAP: &str = "reuse buffers, or keep freed memory in the process: all three of MALLOC_MMAP_THRESHOLD_=33554432, MALLOC_TRIM_THRESHOLD_=8589934592 and MALLOC_TOP_PAD_=268435456 (one alone makes it worse), or jemalloc";
+const KEEP_MAPPED: &str = "reuse buffers, or keep freed memory in the process: both MALLOC_MMAP_THRESHOLD_=33554432 and MALLOC_TRIM_THRESHOLD_=8589934592, or jemalloc";
+
 /// Calls on memory of the whole job.
 #[derive(Default)]
 struct Calls {
@@ -240,13 +245,13 @@ fn advice(
     } else if split.allocator >= faults {
         "reuse buffers and make fewer temporaries (out= arguments, in-place operations), or use jemalloc or tcmalloc"
     } else if given_back && calls.brks > calls.maps {
-        "reuse buffers, or keep freed memory in the process: MALLOC_TRIM_THRESHOLD_ and MALLOC_TOP_PAD_ raised, or jemalloc"
+        KEEP_HEAP
     } else if !given_back && split.fault >= FAULTS_ALONE * faults {
         "reuse buffers; where large ones must be new each time, huge pages take 512 times fewer faults (GLIBC_TUNABLES=glibc.malloc.hugetlb=1, or transparent_hugepage=always)"
     } else if calls.mean_mapped_bytes() > Some(LARGEST_THRESHOLD) {
         "reuse buffers (out= arguments, in-place operations): blocks of this size are mapped anew each time, whatever the thresholds of the C library (32 MiB at most); where they must be new, jemalloc keeps them, and huge pages take 512 times fewer faults (transparent_hugepage=always)"
     } else {
-        "reuse buffers, or keep freed memory in the process (MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_ raised, or jemalloc)"
+        KEEP_MAPPED
     }
 }
 

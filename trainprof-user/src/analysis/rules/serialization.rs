@@ -77,7 +77,11 @@ pub(super) fn rule(look: &Look) -> Answer {
                     0..=2 => "what it guards in two, so that each has its own".to_owned(),
                     _ => format!("what it guards, so that each of the {threads} threads has a part with a lock of its own"),
                 };
-                format!("hold the lock for less (who wants it waits {} each time), or split {own}", words::time(each))
+                let apart = match id.pid {
+                    0 => "",
+                    _ => ", or let processes do what these threads do: each has a lock of its own",
+                };
+                format!("hold the lock for less (who wants it waits {} each time), or split {own}{apart}", words::time(each))
             };
             return (summary, advice);
         }

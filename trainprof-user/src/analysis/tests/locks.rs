@@ -211,8 +211,8 @@ fn a_feeder_that_waits_while_the_next_batch_is_made_is_held_up_by_no_lock() {
     assert!(trainer.bound(Kind::InputCpu) > 4.0);
 }
 
-#[test]
-fn a_lock_that_is_held_over_a_read_is_the_cause() {
+/// `all_woken`: whoever gives the lock back wakes all, and all but one find it taken and wait on.
+fn held_over_reads(all_woken: bool) -> Tale {
     // Four loader threads read one after the other, each for 18 ms of its turn of 20 ms, under one lock: the reads are
     // not slow, they are one at a time. Every turn ends a wait of the trainer of 15 ms.
     let mut tale = Tale::default();
@@ -226,9 +226,18 @@ fn a_lock_that_is_held_over_a_read_is_the_cause() {
     for turn in 4..400_u32 {
         let begin = f64::from(turn) * 20.0;
         let (runs, before) = (101 + turn % 4, 101 + (turn + 3) % 4);
+        let mut from = begin - 60.0;
+        for n in if all_woken { 1..3 } else { 0..0 } {
+            let (woken, by) = (
+                begin - 60.0 + 20.0 * f64::from(n) + 0.02,
+                101 + (turn + n) % 4,
+            );
+            tale.wait(runs, from, woken, FUTEX, On::Futex(lock), By::Thread(by));
+            from = woken + 0.01;
+        }
         tale.wait(
             runs,
-            begin - 60.0,
+            from,
             begin,
             FUTEX,
             On::Futex(lock),
@@ -251,12 +260,19 @@ fn a_lock_that_is_held_over_a_read_is_the_cause() {
             By::Thread(runs),
         );
     }
-    let analysis = analyse(&tale.session(8000.0));
-    let trainer = analysis.trainer.expect("a trainer");
-    sums_up(&trainer);
-    let serial = share(&trainer, Kind::Serialization);
-    assert!(serial > 0.7, "{serial}");
-    assert!(share(&trainer, Kind::StorageIo) < 0.05);
+    tale
+}
+
+#[test]
+fn a_lock_that_is_held_over_a_read_is_the_cause() {
+    for all_woken in [false, true] {
+        let analysis = analyse(&held_over_reads(all_woken).session(8000.0));
+        let trainer = analysis.trainer.expect("a trainer");
+        sums_up(&trainer);
+        let serial = share(&trainer, Kind::Serialization);
+        assert!(serial > 0.7, "{serial}, all woken: {all_woken}");
+        assert!(share(&trainer, Kind::StorageIo) < 0.05);
+    }
 }
 
 #[test]
