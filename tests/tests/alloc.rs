@@ -145,6 +145,11 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
     }
     sizes_are_right(&report, &truth);
     errors_are_told(&report);
+    // Both pauses were measured, and are none that a job would notice.
+    for pause in ["open_pause_ms", "close_pause_ms"] {
+        let ms = report.f64(&format!("/cost/windows/{pause}"));
+        assert!((0.0..50.0).contains(&ms), "{pause}: {ms}");
+    }
     let worst = report.f64("/cost/windows/worst_thread_share");
     assert!(worst <= 0.01, "{worst} added to a thread");
 }

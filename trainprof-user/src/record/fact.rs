@@ -152,6 +152,10 @@ pub enum Record {
     PyGpuMemory(PyGpuMemoryFact),
     /// What the job allocates on GPUs and gives back is not told any more: that happens too often to watch.
     GpuMemoryUntold,
+    /// For how long putting one probe on an allocator in stops a thread that uses it: beside [`AllocCalibrationFact::pause_ns`].
+    OpeningPause {
+        ns: u64,
+    },
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

@@ -281,6 +281,7 @@ pub fn window_cost(session: &Session) -> Option<WindowCost> {
         hit_ns: seen.calibration.map(|c| round(c.emulated_ns, 1)),
         stepped_hit_ns: seen.calibration.map(|c| round(c.stepped_ns, 1)),
         return_ns: seen.calibration.map(|c| round(c.return_ns, 1)),
+        open_pause_ms: seen.opening_ns.map(|ns| round(ns as f64 / 1e6, 3)),
         close_pause_ms: seen.calibration.map(|c| round(c.pause_ns as f64 / 1e6, 3)),
     })
 }

@@ -304,6 +304,8 @@ pub type SiteKey = (u32, String, Vec<AllocFrame>);
 #[derive(Default)]
 pub struct AllocSeen {
     pub calibration: Option<AllocCalibrationFact>,
+    /// For how long putting one probe in stops a thread; `None`: not told.
+    pub opening_ns: Option<u64>,
     pub allocators: BTreeMap<u32, AllocatorFact>,
     pub processes: BTreeMap<u32, ProcessAllocs>,
     /// Of the whole job.
@@ -335,6 +337,7 @@ impl AllocSeen {
     pub fn apply(&mut self, record: &Record) {
         match record {
             Record::AllocCalibration(fact) => self.calibration = Some(*fact),
+            Record::OpeningPause { ns } => self.opening_ns = Some(*ns),
             Record::Allocator(fact) => {
                 self.allocators.insert(fact.pid, fact.clone());
             }

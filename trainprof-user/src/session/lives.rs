@@ -302,6 +302,7 @@ impl Lives {
             | Record::PyFault(_)
             | Record::PyGpuMemory(_)
             | Record::GpuMemoryUntold
+            | Record::OpeningPause { .. }
             | Record::AllocCalibration(_)
             | Record::Governor(_)
             | Record::PyFunction(_)

@@ -190,6 +190,7 @@ impl Session {
             | Record::OutOfMemory { .. }
             | Record::Affinity { .. } => self.host.apply(record),
             Record::AllocCalibration(_)
+            | Record::OpeningPause { .. }
             | Record::Allocator(_)
             | Record::AllocWindow(_)
             | Record::AllocSite(_)

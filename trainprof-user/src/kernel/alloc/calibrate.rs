@@ -1,6 +1,6 @@
 //! What a probe costs on this host: measured on a process of our own.
 //!
-//! The process calls small functions that are probed and reads its own CPU time. While a probe is taken away it goes on
+//! The process calls small functions that are probed and reads its own CPU time. While a probe is put in and taken away it goes on
 //! calling, now and then, and reports for how long it was stopped.
 
 use std::{
@@ -37,6 +37,8 @@ pub struct Calibration {
     pub return_ns: f64,
     /// Run time of our program in a hit.
     pub run_ns: f64,
+    /// For how long putting one probe in stops a thread that uses the function, but for the trap itself: the median of three.
+    pub open_pause_ns: u64,
     /// For how long taking one probe away stops a thread that uses the function: the median of three.
     pub pause_ns: u64,
     /// For how long a trap that is being taken away is still hit; nothing counts these hits. Kernels from 6.13 on first wait
@@ -153,6 +155,17 @@ impl Subject {
         Some(self.answer(order)? as f64 / 1_000.0)
     }
 
+    /// Does something while the process goes on calling; for how long that stopped it, nanoseconds, and what came of it.
+    fn beside<T>(&self, function: usize, act: impl FnOnce() -> T) -> Option<(u64, T)> {
+        let order = 4 + function as u32;
+        self.order(order);
+        std::thread::sleep(Duration::from_millis(1));
+        let done = act();
+        std::thread::sleep(POKE * 2);
+        self.shared().order.store(0, Ordering::Release);
+        Some((self.answer(order)?, done))
+    }
+
     /// Takes a probe away whose hit costs `hit_ns`, as windows do.
     fn pause(
         &self,
@@ -161,21 +174,17 @@ impl Subject {
         hit_ns: f64,
         together: Option<&Together>,
     ) -> Option<Pause> {
-        let order = 4 + function as u32;
         let trap_ns = hit_ns * POKED as f64 / 3.0;
         self.shared()
             .trap_ns
             .store(trap_ns as u64, Ordering::Release);
-        self.order(order);
-        std::thread::sleep(Duration::from_millis(1));
-        let mut removed = together.map(before_removal).unwrap_or_default();
-        removed.put_before(links);
-        let began = clock::now().0;
-        drop(removed);
-        let took_ns = clock::now().0.saturating_sub(began);
-        std::thread::sleep(POKE * 2);
-        self.shared().order.store(0, Ordering::Release);
-        let pause_ns = self.answer(order)?;
+        let (pause_ns, (began, took_ns)) = self.beside(function, || {
+            let mut removed = together.map(before_removal).unwrap_or_default();
+            removed.put_before(links);
+            let began = clock::now().0;
+            drop(removed);
+            (began, clock::now().0.saturating_sub(began))
+        })?;
         let trapped_at = self.shared().trapped_at.load(Ordering::Acquire);
         Some(Pause {
             pause_ns,
@@ -308,8 +317,8 @@ pub fn calibrate(
         .ok_or_else(silent)?;
     counters.open();
     let cpu_before = own_cpu_ns();
-    let began = Instant::now();
-    let mut links = Vec::new();
+    let mut attach_ns = 0;
+    let (mut links, mut stopped) = (Vec::new(), Vec::new());
     for (n, function) in CALIBRATED.iter().enumerate() {
         let offset = file_offset(*function as usize as u64)
             .ok_or("our own program's mappings cannot be read")?;
@@ -327,9 +336,17 @@ pub fn calibrate(
             returns: n == 2,
         };
         let path = Path::new(OWN_PROGRAM);
-        links.push(attach(ebpf, PROGRAMS, together, path, pid, &spot).map_err(|(error, _)| error)?);
+        let (longest_ns, (attached, took)) = subject
+            .beside(n, || {
+                let began = Instant::now();
+                let attached = attach(ebpf, PROGRAMS, together, path, pid, &spot);
+                (attached, began.elapsed())
+            })
+            .ok_or_else(silent)?;
+        stopped.push(longest_ns);
+        attach_ns += took.as_nanos() as u64 / 4;
+        links.push(attached.map_err(|(error, _)| error)?);
     }
-    let attach_ns = began.elapsed().as_nanos() as u64 / 4;
     let mut probed = vec![subject.cost(0).ok_or_else(silent)?];
     let run_ns = counters
         .run_ns()
@@ -338,6 +355,9 @@ pub fn calibrate(
         probed.push(subject.cost(n).ok_or_else(silent)?);
     }
     let added = |n: usize| (probed[n] - bare[n]).max(0.0);
+    let opening = stopped.into_iter().enumerate();
+    let opening = opening.map(|(n, ns)| ns.saturating_sub((added(n) * POKED as f64) as u64));
+    let open_pause_ns = median(opening.collect());
     let (mut pauses, mut lingers) = (Vec::new(), Vec::new());
     let mut detach_ns = 0;
     for (n, links) in links.into_iter().enumerate() {
@@ -354,6 +374,7 @@ pub fn calibrate(
         stepped_ns: added(1),
         return_ns: (added(2) - added(0)).max(0.0),
         run_ns,
+        open_pause_ns,
         pause_ns: median(pauses),
         linger_ns: median(lingers),
         attach_ns,

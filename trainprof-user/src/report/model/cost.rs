@@ -40,7 +40,7 @@ pub struct WindowCost {
     pub hits: u64,
     /// What hits took from the job's threads.
     pub job_cpu_s: f64,
-    /// What closing windows added to their busiest threads, stopped or still meeting traps, summed up.
+    /// What opening and closing windows added to their busiest threads, stopped or still meeting traps, summed up.
     pub pause_s: f64,
     pub trainprof_cpu_s: f64,
     /// The most that windows added to one thread in any ten seconds, as a share of them.
@@ -49,6 +49,7 @@ pub struct WindowCost {
     pub hit_ns: Option<f64>,
     pub stepped_hit_ns: Option<f64>,
     pub return_ns: Option<f64>,
-    /// For how long taking one probe away stops a thread.
+    /// For how long putting one probe in, and taking one away, stops a thread.
+    pub open_pause_ms: Option<f64>,
     pub close_pause_ms: Option<f64>,
 }

@@ -529,7 +529,7 @@ impl Allocs {
             stepped_ns: calibration.stepped_ns,
             return_ns: calibration.return_ns,
             run_ns: calibration.run_ns,
-            pause_ns: calibration.pause_ns,
+            pause_ns: calibration.open_pause_ns + calibration.pause_ns,
             linger_ns: calibration.linger_ns,
             // Where they go all at once, none waits for another.
             removal_ns: if calibration.together {
@@ -550,6 +550,9 @@ impl Allocs {
             attach_ns: calibration.attach_ns,
             detach_ns: calibration.detach_ns,
         }));
+        out.push(Record::OpeningPause {
+            ns: calibration.open_pause_ns,
+        });
     }
 
     /// The end of the watch.

@@ -32,8 +32,8 @@ pub struct Costs {
     pub return_ns: f64,
     /// Run time of our program in a hit where `emulated_ns` was measured.
     pub run_ns: f64,
-    /// Taking the probes of one function away stops every thread that uses it for so long. One on its return costs no
-    /// pause of its own: it is the same trap.
+    /// Putting the probes of one function in and taking them away stops every thread that uses it for so long in all. One on its return
+    /// costs no pause of its own: it is the same trap.
     pub pause_ns: u64,
     /// For how long a trap that is being taken away is still hit, uncounted.
     pub linger_ns: u64,
