@@ -50,6 +50,8 @@ pub struct Function {
     pub size: u8,
     /// Which argument that has to be multiplied with, or [`NO_ARG`].
     pub times: u8,
+    /// Its memory is a GPU's: the first argument says where the address of what is allocated is put, or is that address.
+    pub of_gpu: bool,
 }
 
 impl Function {
@@ -58,6 +60,7 @@ impl Function {
             | (self.kind as u64) << 16
             | (self.size as u64) << 24
             | (self.times as u64) << 32
+            | (self.of_gpu as u64) << 40
     }
 
     pub const fn unpack(cookie: u64) -> Self {
@@ -66,6 +69,7 @@ impl Function {
             kind: (cookie >> 16) as u8,
             size: (cookie >> 24) as u8,
             times: (cookie >> 32) as u8,
+            of_gpu: (cookie >> 40) & 1 != 0,
         }
     }
 }
@@ -83,7 +87,9 @@ pub struct Call {
     pub first: u64,
     pub function: u16,
     pub kind: u8,
-    pub pad: [u8; 5],
+    /// 1: [`Function::of_gpu`].
+    pub of_gpu: u8,
+    pub pad: [u8; 4],
 }
 crate::wire!(Call, 40);
 
@@ -98,6 +104,7 @@ mod tests {
             kind: 5,
             size: 4,
             times: NO_ARG,
+            of_gpu: true,
         };
         assert_eq!(Function::unpack(function.pack()), function);
     }

@@ -98,7 +98,8 @@ pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
         first: argument(&ctx, 0),
         function: function.number,
         kind: function.kind,
-        pad: [0; 5],
+        of_gpu: u8::from(function.of_gpu),
+        pad: [0; 4],
     };
     if GPU_CALLS.insert(tid, &call, u64::from(BPF_ANY)).is_err() {
         emit::lost(Loss::GpuCallsFull);
@@ -127,7 +128,7 @@ pub fn gpu_call_return(ctx: RetProbeContext) -> u32 {
     if sp == call.sp + arch::RETURN_ADDRESS_BYTES as u64 {
         send(tid, &call, now);
         // Zero is success, in the runtime and in the driver.
-        if ctx.ret::<u32>() == 0 {
+        if call.of_gpu != 0 && ctx.ret::<u32>() == 0 {
             memory(&call);
         }
     }

@@ -25,8 +25,8 @@ pub fn kept_sites<'a>(session: &'a Session, pids: &BTreeSet<u32>) -> Option<Vec<
     if to <= from {
         return None;
     }
-    let mut all = 0;
-    let mut sums = BTreeMap::<Option<(&str, &str)>, (Option<&PyFunctionFact>, u64, usize)>::new();
+    let mut all = 0.0;
+    let mut sums = BTreeMap::<Option<(&str, &str)>, (Option<&PyFunctionFact>, f64, usize)>::new();
     for kept in session.gpu.kept()? {
         if !pids.contains(&kept.fact.pid)
             || !(from..to).contains(&kept.fact.at.seconds_since(start))
@@ -35,17 +35,17 @@ pub fn kept_sites<'a>(session: &'a Session, pids: &BTreeSet<u32>) -> Option<Vec<
         }
         let function = own(functions(session, kept.python));
         let name = function.map(|function| (function.file.as_str(), function.name.as_str()));
-        let sum = sums.entry(name).or_insert((function, 0, 0));
-        sum.1 += kept.fact.bytes;
+        let sum = sums.entry(name).or_insert((function, 0.0, 0));
+        sum.1 += kept.fact.bytes as f64;
         sum.2 += 1;
-        all += kept.fact.bytes;
+        all += kept.fact.bytes as f64;
     }
     let mut out: Vec<_> = sums
         .into_values()
         .map(|(function, bytes, blocks)| GpuSite {
             function,
-            bytes_per_s: bytes as f64 / (to - from),
-            share: bytes as f64 / all as f64,
+            bytes_per_s: bytes / (to - from),
+            share: bytes / all,
             blocks,
         })
         .collect();

@@ -60,8 +60,12 @@ struct Seen {
     wakes: Vec<(u64, u32)>,
 }
 
+/// A wake-up may be told so much later than what came of it.
+const LATENESS_NS: u64 = 20_000;
+
 /// Every contended lock in memory.
 pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
+    let woke = woke(facts);
     let mut seen = HashMap::<LockId, Seen>::new();
     let mut shared = HashMap::<u64, Seen>::new();
     for (tid, items) in facts.waiting_threads() {
@@ -73,9 +77,11 @@ pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
         for (at, item) in waits.iter().enumerate() {
             let next = waits.get(at + 1);
             let at = line(&item.object);
-            // It was woken, but somebody had taken the lock by then: the wait goes on.
+            // It was woken, but somebody had taken the lock by then: the wait goes on. Who had it gives it back, to whoever else waits.
             let in_vain = next.is_some_and(|next| {
-                line(&next.object) == at && next.from.saturating_sub(item.to) <= AT_ONCE_NS
+                line(&next.object) == at
+                    && next.from.saturating_sub(item.to) <= AT_ONCE_NS
+                    && !woke.within((at, tid), item.to, next.from + LATENESS_NS)
             });
             let by_thread = item.waker.kind == WakerKind::Thread as u8;
             let waker_pid = by_thread.then(|| facts.pid(item.waker.tid)).flatten();
@@ -111,6 +117,34 @@ pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
         }
     }
     out
+}
+
+/// When each thread woke others that waited for a futex, by cache line and waker; in order.
+struct Woke(HashMap<(u64, u32), Vec<u64>>);
+
+impl Woke {
+    fn within(&self, by: (u64, u32), from: u64, to: u64) -> bool {
+        let Some(times) = self.0.get(&by) else {
+            return false;
+        };
+        let first = times.partition_point(|at| *at < from);
+        times.get(first).is_some_and(|at| *at <= to)
+    }
+}
+
+fn woke(facts: &Facts) -> Woke {
+    let mut out = HashMap::<(u64, u32), Vec<u64>>::new();
+    for (_, items) in facts.waiting_threads() {
+        let woken = |item: &&Item| {
+            item.kind() == WaitKind::Futex && item.waker.kind == WakerKind::Thread as u8
+        };
+        for item in items.iter().filter(woken) {
+            let by = (line(&item.object), item.waker.tid);
+            out.entry(by).or_default().push(item.woken);
+        }
+    }
+    out.values_mut().for_each(|times| times.sort_unstable());
+    Woke(out)
 }
 
 /// The lock of an interpreter, known by its place in memory: nothing needs to be shown but that a thread is held up by it. One

@@ -48,7 +48,7 @@ use trainprof_common::{
 
 pub use self::{
     alloc::AllocProbes,
-    calls::{CallProbes, Notice},
+    calls::{CallProbes, GPU_CALLS, Notice},
     fault_edge::FaultEdge,
     interrupt::Interrupt,
     on_off::Counted,

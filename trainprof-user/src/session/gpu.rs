@@ -38,6 +38,7 @@ struct Kept {
     places: BTreeMap<u32, (u32, u64)>,
     /// Stacks of Python that were told before their blocks.
     early: BTreeMap<u32, u32>,
+    seen: bool,
     untold: bool,
 }
 
@@ -51,7 +52,13 @@ pub struct KeptMemory {
 
 impl Kept {
     fn memory(&mut self, fact: GpuMemoryFact) {
+        self.seen = true;
         let place = (fact.pid, fact.address);
+        // Who gives back is told when that is done: somebody may have got the place anew by then.
+        let since = self.blocks.get(&place).map(|before| before.fact.at);
+        if fact.bytes == 0 && since.is_some_and(|since| fact.at < since) {
+            return;
+        }
         if let Some(before) = self.blocks.remove(&place) {
             self.places.remove(&before.fact.number);
         }
@@ -79,6 +86,19 @@ impl Kept {
             }
             None => {}
         }
+    }
+
+    /// Memory of a process is gone with its program.
+    fn gone(&mut self, pid: u32) {
+        let of_others = |number: &u32, place: &mut (u32, u64)| {
+            let other = place.0 != pid;
+            if !other {
+                self.early.remove(number);
+            }
+            other
+        };
+        self.places.retain(of_others);
+        self.blocks.retain(|place, _| place.0 != pid);
     }
 
     /// Nothing more is told of it.
@@ -154,6 +174,16 @@ impl GpuSeen {
         }
     }
 
+    /// A process ended, or executed another program.
+    pub(super) fn gone(&mut self, pid: u32) {
+        self.kept.gone(pid);
+    }
+
+    /// Some calls were not told.
+    pub(super) fn lost(&mut self) {
+        self.kept.end();
+    }
+
     /// Memory of GPUs that was allocated while we watched and not given back; `None`: not all was seen.
     pub fn kept(&self) -> Option<impl Iterator<Item = &KeptMemory>> {
         // Pinned memory is the host's (`cudaHostAlloc`, `cuMemAllocHost`, `cudaMallocHost`).
@@ -162,7 +192,8 @@ impl GpuSeen {
             name.is_none_or(|name| name.contains("Host"))
         };
         let blocks = self.kept.blocks.values();
-        (!self.kept.untold).then(|| blocks.filter(move |kept| !is_hosts(&kept.fact.function)))
+        (self.kept.seen && !self.kept.untold)
+            .then(|| blocks.filter(move |kept| !is_hosts(&kept.fact.function)))
     }
 }
 
@@ -219,6 +250,8 @@ mod tests {
             memory(3, 0x100, 0, 3),
             // Of before the watch.
             memory(4, 0x900, 0, 3),
+            // Of who had the place before, and is done with giving it back only now.
+            memory(0, 0x200, 0, 3),
             // Told before its block, and of one that is gone.
             stack(5, 8),
             stack(1, 9),
@@ -234,7 +267,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_program_had_is_gone_with_it() {
+        let mut seen = GpuSeen::default();
+        for record in [named(1, "cudaMalloc"), memory(1, 0x100, 64, 1)] {
+            seen.apply(&record);
+        }
+        let count = |seen: &GpuSeen| seen.kept().expect("all was seen").count();
+        seen.gone(11);
+        assert_eq!(count(&seen), 1);
+        seen.gone(10);
+        assert_eq!(count(&seen), 0);
+        seen.lost();
+        assert!(seen.kept().is_none());
+    }
+
+    #[test]
     fn nothing_is_said_once_not_all_is_seen() {
+        assert_eq!(kept(&[]), None);
         let records = [
             memory(1, 0x100, 64, 1),
             Record::GpuMemoryUntold,

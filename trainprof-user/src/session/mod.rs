@@ -20,7 +20,7 @@ mod untimed;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainprof_common::{op::Op, thread::State};
+use trainprof_common::{loss::Loss, op::Op, thread::State};
 
 use crate::{
     env::mounts::MountFacts,
@@ -141,8 +141,14 @@ impl Session {
                 pid,
                 old_tid,
                 name,
-            } => self.exec(*at, *pid, *old_tid, name),
-            Record::Exit { at, tid, .. } => {
+            } => {
+                self.gpu.gone(*pid);
+                self.exec(*at, *pid, *old_tid, name);
+            }
+            Record::Exit { at, pid, tid } => {
+                if pid == tid {
+                    self.gpu.gone(*pid);
+                }
                 if let Some(thread) = self.thread_mut(*tid) {
                     thread.until = Some(*at);
                 }
@@ -402,6 +408,9 @@ impl Session {
         self.facts += interval.events;
         for (reason, count) in &interval.lost {
             *self.lost.entry(*reason).or_default() += count;
+            if [Loss::RingFull as u32, Loss::GpuCallsFull as u32].contains(reason) && *count > 0 {
+                self.gpu.lost();
+            }
         }
         self.lossy(interval);
         self.close_history(interval);

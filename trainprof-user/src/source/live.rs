@@ -34,7 +34,7 @@ use super::{
     pages::{self, Pages},
     places::Places,
     pressure::Pressure,
-    python::Pythons,
+    python::{Codes, Pythons},
     scan::{self, ScanError, TargetError},
     stacks::Stacks,
     throttle::{Bounds, Throttle},
@@ -120,6 +120,8 @@ pub struct Live {
     faults: u32,
     /// What was allocated on GPUs and given back so far.
     gpu_memories: u32,
+    /// By which Python what is there was allocated, by process and address, with when; not asked about yet.
+    gpu_asks: BTreeMap<(u32, u64), (u64, Codes)>,
     all_faults: u64,
     edge_is_told: bool,
     beside: Beside,
@@ -208,6 +210,7 @@ impl Live {
             pages: Pages::default(),
             faults: 0,
             gpu_memories: 0,
+            gpu_asks: BTreeMap::new(),
             all_faults: 0,
             edge_is_told: false,
             beside: Beside::new(watch.limits.seed.rotate_left(16)),

@@ -35,8 +35,8 @@ const LARGEST_THRESHOLD: u64 = 32 << 20;
 
 /// The C library adjusts its thresholds to the blocks that are freed until any of them is set (mallopt(3)): from then on it maps each
 /// block from 128 KiB on, unless that threshold is set as well.
-const KEEP_HEAP: &str = "reuse buffers, or keep freed memory in the process: all three of MALLOC_MMAP_THRESHOLD_=33554432, MALLOC_TRIM_THRESHOLD_=8589934592 and MALLOC_TOP_PAD_=268435456 (one alone makes it worse), or jemalloc";
-const KEEP_MAPPED: &str = "reuse buffers, or keep freed memory in the process: both MALLOC_MMAP_THRESHOLD_=33554432 and MALLOC_TRIM_THRESHOLD_=8589934592, or jemalloc";
+const KEEP_HEAP: &str = "reuse buffers, or keep freed memory in the process: all three of MALLOC_MMAP_THRESHOLD_=33554432, MALLOC_TRIM_THRESHOLD_=1073741824 and MALLOC_TOP_PAD_=268435456 (one alone makes it worse), or jemalloc";
+const KEEP_MAPPED: &str = "reuse buffers, or keep freed memory in the process: both MALLOC_MMAP_THRESHOLD_=33554432 and MALLOC_TRIM_THRESHOLD_=1073741824, or jemalloc";
 
 /// Calls on memory of the whole job.
 #[derive(Default)]

@@ -20,7 +20,7 @@ use crate::{
 
 /// Slower growth than this (bytes a second) takes days to matter.
 const MIN_SLOPE: f64 = 256.0 * 1024.0;
-/// A function is named in words when it allocates so much of what is kept.
+/// A function is named in words when it allocates so much of what is kept, and of what grows.
 const MOST: f64 = 0.5;
 /// Functions that are told.
 const SITES: usize = 5;
@@ -148,7 +148,7 @@ impl<'a> Filling<'a> {
         let sites = self.sites(look);
         let first = sites.as_ref().and_then(|sites| sites.first());
         let most = first
-            .filter(|site| site.share >= MOST)
+            .filter(|site| site.share >= MOST && site.bytes_per_s >= MOST * growth.slope)
             .and_then(|site| site.function);
         let place = most.map_or_else(String::new, |function| {
             format!(

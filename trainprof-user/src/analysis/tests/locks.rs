@@ -276,6 +276,31 @@ fn a_lock_that_is_held_over_a_read_is_the_cause() {
 }
 
 #[test]
+fn a_lock_that_is_held_for_a_moment_and_wanted_again_at_once_is_one() {
+    // Four loader threads, each of which has it for 40 µs and waits for it again 5 µs after it has handed it on.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for n in 0..4 {
+        tale.thread(TRAINER, 101 + n);
+    }
+    for turn in 4..50_000_u32 {
+        let begin = f64::from(turn) * 0.04;
+        let (runs, before) = (101 + turn % 4, 101 + (turn + 3) % 4);
+        let wait = (begin - 0.115, begin);
+        tale.wait(
+            runs,
+            wait.0,
+            wait.1,
+            FUTEX,
+            On::Futex(0x7000),
+            By::Thread(before),
+        );
+    }
+    let analysis = analyse(&tale.session(2100.0));
+    assert!(analysis.locks.contains_key(&ROUND), "{:?}", analysis.locks);
+}
+
+#[test]
 fn a_condition_variable_is_no_lock() {
     // One loader thread hands batches over; nobody contends for anything.
     let mut tale = Tale::default();

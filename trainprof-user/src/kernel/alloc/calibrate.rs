@@ -315,7 +315,6 @@ pub fn calibrate(
         .map(|n| subject.cost(n))
         .collect::<Option<_>>()
         .ok_or_else(silent)?;
-    counters.open();
     let cpu_before = own_cpu_ns();
     let mut attach_ns = 0;
     let (mut links, mut stopped) = (Vec::new(), Vec::new());
@@ -347,6 +346,8 @@ pub fn calibrate(
         attach_ns += took.as_nanos() as u64 / 4;
         links.push(attached.map_err(|(error, _)| error)?);
     }
+    // What was called while they were put in, now and then, says nothing of a hit.
+    counters.open();
     let mut probed = vec![subject.cost(0).ok_or_else(silent)?];
     let run_ns = counters
         .run_ns()

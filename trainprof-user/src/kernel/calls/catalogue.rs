@@ -83,14 +83,23 @@ impl Row {
         self.kind != Backward
     }
 
+    /// Whether it allocates memory of a GPU, or gives it back: pinned memory is the host's.
+    pub fn of_gpu(&self) -> bool {
+        matches!(self.kind, Allocate | Free) && !self.name.contains("Host")
+    }
+
     /// How many of its arguments, the first ones, are read.
     pub fn arguments(&self) -> usize {
-        [self.size, self.times]
-            .into_iter()
-            .filter(|argument| *argument != NO_ARG)
-            .map(|argument| usize::from(argument) + 1)
-            .max()
-            .unwrap_or(0)
+        [
+            self.size,
+            self.times,
+            if self.of_gpu() { 0 } else { NO_ARG },
+        ]
+        .into_iter()
+        .filter(|argument| *argument != NO_ARG)
+        .map(|argument| usize::from(argument) + 1)
+        .max()
+        .unwrap_or(0)
     }
 }
 
@@ -251,12 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn as_many_arguments_are_read_as_sizes_need() {
+    fn as_many_arguments_are_read_as_sizes_and_addresses_need() {
         let find = |name: &str| CATALOGUE.iter().find(|row| row.name == name);
         for (name, arguments) in [
             ("cuMemCreate", 2),
             ("cudaMallocPitch", 4),
-            ("cuMemRelease", 0),
+            ("cuMemRelease", 1),
+            ("cudaFreeHost", 0),
+            ("cudaDeviceSynchronize", 0),
             ("cudaMemcpy2DAsync", 6),
             ("cudaMemcpyPeer", 5),
         ] {

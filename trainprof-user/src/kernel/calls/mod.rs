@@ -8,6 +8,8 @@ mod exports;
 mod mapped;
 mod serve;
 
+pub use catalogue::GPU_CALLS;
+
 use std::{
     collections::BTreeSet,
     thread::sleep,

@@ -233,6 +233,7 @@ impl Server<'_> {
                 kind: row.kind as u8,
                 size: row.size,
                 times: row.times,
+                of_gpu: row.of_gpu(),
             }
             .pack();
             let spot = Spot {

@@ -16,7 +16,7 @@ use crate::{
         Answer, DeviceUser, Driver, Heard,
         used::{Visible, decide},
     },
-    kernel::{CallProbes, Notice},
+    kernel::{CallProbes, GPU_CALLS, Notice},
     record::{
         Record,
         gpu::{GpuDeviceFact, GpuProcessFact},
@@ -264,7 +264,13 @@ impl Gpus {
                 tracing::debug!(pid, "calls into the GPU's runtime are watched")
             }
             Notice::Looked { .. } => {}
-            Notice::Failed { what, reason } => out.push(Record::Missing { what, reason }),
+            Notice::Failed { what, reason } => {
+                // It may be one that gives memory back.
+                if what.starts_with(GPU_CALLS) {
+                    out.push(Record::GpuMemoryUntold);
+                }
+                out.push(Record::Missing { what, reason });
+            }
         }
     }
 

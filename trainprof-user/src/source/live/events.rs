@@ -22,6 +22,11 @@ use crate::{
     time::KtimeNs,
 };
 
+/// Memory of GPUs that is there for less is not asked about; how much is remembered until then, and asked about in one interval.
+const KEPT_NS: u64 = 1_000_000_000;
+const MAX_ASKS: usize = 4_096;
+const ASKS_AT_ONCE: usize = 200;
+
 impl Live {
     pub(super) fn event(&mut self, event: Event) {
         match event {
@@ -123,12 +128,33 @@ impl Live {
             bytes: memory.bytes,
             function: memory.function,
         }));
-        if memory.bytes > 0 && !memory.codes.is_empty() {
-            self.pythons.ask(Codes {
+        let place = (memory.tgid, memory.address);
+        if memory.bytes == 0 || memory.codes.is_empty() {
+            self.gpu_asks.remove(&place);
+        } else if self.gpu_asks.len() < MAX_ASKS || self.gpu_asks.contains_key(&place) {
+            let codes = Codes {
                 of: Asked::GpuMemory(number),
                 pid: memory.tgid,
                 codes: memory.codes,
-            });
+            };
+            self.gpu_asks.insert(place, (memory.at, codes));
+        }
+    }
+
+    /// Asks for the Python of what has been there for a while: of what is given back at once nobody wants to know.
+    pub(super) fn ask_of_gpu_memory(&mut self, now: KtimeNs) {
+        let old = |at: u64| at + KEPT_NS <= now.0;
+        let due: Vec<(u32, u64)> = self
+            .gpu_asks
+            .iter()
+            .filter(|(_, (at, _))| old(*at))
+            .map(|(place, _)| *place)
+            .take(ASKS_AT_ONCE)
+            .collect();
+        for place in due {
+            if let Some((_, codes)) = self.gpu_asks.remove(&place) {
+                self.pythons.ask(codes);
+            }
         }
     }
 

@@ -86,6 +86,7 @@ impl Live {
         let due = self.mapped.due(self.intervals, &self.leading(), &alive);
         self.frameworks(due);
         self.observe();
+        self.ask_of_gpu_memory(to);
         if self.intervals == EDGE_INTERVALS {
             self.fault_edge(to);
             self.probes.fault_edge = None;
