@@ -36,8 +36,6 @@ struct Kept {
     blocks: BTreeMap<(u32, u64), KeptMemory>,
     /// Where a block is, by its number.
     places: BTreeMap<u32, (u32, u64)>,
-    /// Stacks of Python that were told before their blocks.
-    early: BTreeMap<u32, u32>,
     seen: bool,
     untold: bool,
 }
@@ -62,7 +60,6 @@ impl Kept {
         if let Some(before) = self.blocks.remove(&place) {
             self.places.remove(&before.fact.number);
         }
-        let python = self.early.remove(&fact.number);
         if fact.bytes == 0 || fact.address == 0 || self.untold {
             return;
         }
@@ -71,33 +68,20 @@ impl Kept {
             return;
         }
         self.places.insert(fact.number, place);
-        self.blocks.insert(place, KeptMemory { fact, python });
+        self.blocks.insert(place, KeptMemory { fact, python: None });
     }
 
+    /// Told after its block, which may be gone by then.
     fn python(&mut self, number: u32, stack: u32) {
-        match self
-            .places
-            .get(&number)
-            .and_then(|place| self.blocks.get_mut(place))
-        {
-            Some(block) => block.python = Some(stack),
-            None if self.early.len() < MAX_KEPT => {
-                self.early.insert(number, stack);
-            }
-            None => {}
+        let place = self.places.get(&number);
+        if let Some(block) = place.and_then(|place| self.blocks.get_mut(place)) {
+            block.python = Some(stack);
         }
     }
 
     /// Memory of a process is gone with its program.
     fn gone(&mut self, pid: u32) {
-        let of_others = |number: &u32, place: &mut (u32, u64)| {
-            let other = place.0 != pid;
-            if !other {
-                self.early.remove(number);
-            }
-            other
-        };
-        self.places.retain(of_others);
+        self.places.retain(|_, place| place.0 != pid);
         self.blocks.retain(|place, _| place.0 != pid);
     }
 
@@ -174,7 +158,7 @@ impl GpuSeen {
         }
     }
 
-    /// A process ended, or executed another program.
+    /// A process executed another program. What one keeps that has ended was kept all the same.
     pub(super) fn gone(&mut self, pid: u32) {
         self.kept.gone(pid);
     }
@@ -252,10 +236,10 @@ mod tests {
             memory(4, 0x900, 0, 3),
             // Of who had the place before, and is done with giving it back only now.
             memory(0, 0x200, 0, 3),
-            // Told before its block, and of one that is gone.
-            stack(5, 8),
-            stack(1, 9),
             memory(5, 0x100, 32, 1),
+            // One of them of a block that is gone.
+            stack(1, 9),
+            stack(5, 8),
         ];
         assert_eq!(kept(&records), Some(vec![(5, Some(8)), (2, Some(7))]));
     }
@@ -264,6 +248,20 @@ mod tests {
     fn pinned_memory_is_none_of_the_gpus() {
         let records = [memory(1, 0x100, 64, 2), memory(2, 0x200, 64, 1)];
         assert_eq!(kept(&records), Some(vec![(2, None)]));
+    }
+
+    #[test]
+    fn what_a_job_kept_is_told_when_it_has_ended() {
+        let mut session = crate::session::Session::default();
+        let (at, pid, tid) = (KtimeNs(9), 10, 10);
+        for record in [
+            named(1, "cudaMalloc"),
+            memory(1, 0x100, 64, 1),
+            Record::Exit { at, pid, tid },
+        ] {
+            session.apply(&record);
+        }
+        assert_eq!(session.gpu.kept().expect("all was seen").count(), 1);
     }
 
     #[test]

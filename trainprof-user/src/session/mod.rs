@@ -145,10 +145,7 @@ impl Session {
                 self.gpu.gone(*pid);
                 self.exec(*at, *pid, *old_tid, name);
             }
-            Record::Exit { at, pid, tid } => {
-                if pid == tid {
-                    self.gpu.gone(*pid);
-                }
+            Record::Exit { at, tid, .. } => {
                 if let Some(thread) = self.thread_mut(*tid) {
                     thread.until = Some(*at);
                 }
