@@ -64,6 +64,42 @@ fn whoever_is_started_while_watching_is_followed() {
     checks.done();
 }
 
+/// `pthread_exit(3)` in `main` ends the first thread, not the process: what its other threads do is told all the same, and by one of them.
+#[test]
+fn a_process_whose_first_thread_has_ended_is_watched() {
+    let Some(_turn) = root_test("a_process_whose_first_thread_has_ended_is_watched") else {
+        return;
+    };
+    let data = Data::new();
+    let folder = data.files("left", 40, "", |n| 500 * (n + 1));
+    let seen = observe("headless", &os(&[&folder, &"40"]));
+    let Observed { truth, report, .. } = &seen;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    checks.directory(
+        report,
+        &folder.to_string_lossy(),
+        u64_at(truth, "/opens"),
+        Some(u64_at(truth, "/reads")),
+        u64_at(truth, "/bytes"),
+    );
+    let process = &report.rows("/job/processes")[0];
+    assert_eq!(process["pid"], truth["pid"]);
+    let command = process["command"].to_string();
+    assert!(command.contains("headless"), "the command line: {command}");
+    checks.near(
+        "seconds on a CPU of who goes on",
+        f64_at(truth, "/cpu_s"),
+        f64_at(process, "/share/on_cpu") * report.f64("/duration_s"),
+    );
+    let missing = report.rows("/coverage/missing");
+    let told = format!("calls in libraries of process {}", report.u64("/job/pid"));
+    checks.that(missing.iter().any(|row| row["what"] == told), || {
+        format!("not told that {told} are not seen: {missing:?}")
+    });
+    checks.done();
+}
+
 /// Attaching takes a moment, in which a job makes processes and threads: none of them slips through.
 #[test]
 fn whoever_is_made_while_we_attach_is_followed() {

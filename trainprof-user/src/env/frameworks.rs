@@ -1,11 +1,11 @@
 //! The interpreter and the libraries that a process has mapped, with their versions where a file tells them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EnvError, read_text};
+use super::{EnvError, process, read_text};
 
 /// Larger tables of mappings are cut (a large PyTorch job has about 5 000 lines, 0.5 MB).
 const MAPS_LIMIT: u64 = 32 << 20;
@@ -31,9 +31,11 @@ impl FrameworkFacts {
     /// When the process has ended or may not be read (PTRACE_MODE_READ_FSCREDS, `ptrace(2)`). A directory that
     /// may not be read leaves versions `None`.
     pub fn read(pid: u32) -> Result<FrameworkFacts, EnvError> {
-        let maps = read_text(&PathBuf::from(format!("/proc/{pid}/maps")), MAPS_LIMIT)?;
-        let root = PathBuf::from(format!("/proc/{pid}/root"));
-        Ok(FrameworkFacts::read_from(&maps, &root))
+        let maps = read_text(&process::shared(pid, "maps"), MAPS_LIMIT)?;
+        Ok(FrameworkFacts::read_from(
+            &maps,
+            &process::shared(pid, "root"),
+        ))
     }
 
     fn read_from(maps: &str, root: &Path) -> FrameworkFacts {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{EnvError, read_text, read_value};
+use super::{EnvError, process, read_text, read_value};
 
 /// Longer mount tables than this are cut (hosts with ten thousand containers' mounts stay below it).
 const MOUNTINFO_LIMIT: u64 = 8 << 20;
@@ -77,8 +77,10 @@ impl MountTable {
     /// # Errors
     /// When the process has ended or may not be read.
     pub fn read(pid: u32) -> Result<MountTable, EnvError> {
-        let path = PathBuf::from(format!("/proc/{pid}/mountinfo"));
-        Ok(MountTable::decode(&read_text(&path, MOUNTINFO_LIMIT)?))
+        Ok(MountTable::decode(&read_text(
+            &process::shared(pid, "mountinfo"),
+            MOUNTINFO_LIMIT,
+        )?))
     }
 
     /// Fills [`MountFacts::storage`] of every mount from sysfs. A few small files for each mount that has a

@@ -1,6 +1,6 @@
 //! One process: who it is, what it was started as, and the container it is in.
 
-use std::path::PathBuf;
+use std::{fs, io, path::PathBuf};
 
 use procfs::process::{Process, Stat, StatFlags};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ impl ProcessFacts {
         let stat = process.stat().map_err(failed)?;
         let status = process.status().map_err(failed)?;
         let link =
-            |path: Result<PathBuf, _>| path.ok().map(|path| path.to_string_lossy().into_owned());
+            |path: io::Result<PathBuf>| path.ok().map(|path| path.to_string_lossy().into_owned());
         let facts = ProcessFacts {
             pid,
             start_time_ticks: stat.starttime,
@@ -66,8 +66,8 @@ impl ProcessFacts {
             uid: status.euid,
             comm: stat.comm.clone(),
             command: command(pid),
-            exe: link(process.exe()),
-            cwd: link(process.cwd()),
+            exe: link(fs::read_link(shared(pid, "exe"))),
+            cwd: link(fs::read_link(shared(pid, "cwd"))),
             started_unix: procfs::boot_time_secs().ok().map(|boot| {
                 boot as f64 + stat.starttime as f64 / procfs::ticks_per_second() as f64
             }),
@@ -96,8 +96,29 @@ impl ProcessFacts {
 
 /// The command line, bounded and masked as [`ProcessFacts::command`]; empty also where it cannot be read.
 pub fn command(pid: u32) -> Vec<String> {
-    let path = PathBuf::from(format!("/proc/{pid}/cmdline"));
-    decode_command(&read_text(&path, 256 << 10).unwrap_or_default())
+    decode_command(&read_text(&shared(pid, "cmdline"), 256 << 10).unwrap_or_default())
+}
+
+/// Threads that are tried by [`shared`].
+const MOST_TRIED: usize = 8;
+
+/// Where /proc tells something that the threads of a process share: its memory, files, working directory, mounts. Under its own number, or,
+/// where its first thread has ended and others go on (`pthread_exit(3)` in `main`), under that of one of these: an ended thread
+/// has none of it any more (`exit_mm`, `exit_files`, `exit_fs`, kernel/exit.c), while each thread has a directory, if not a listed
+/// one (`proc_pid_lookup`, fs/proc/base.c).
+pub fn shared(pid: u32, name: &str) -> PathBuf {
+    let there = |id: &u32| fs::read_link(format!("/proc/{id}/exe")).is_ok();
+    let others = || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        tasks
+            .flatten()
+            .filter_map(|task| task.file_name().to_str()?.parse().ok())
+            .filter(|tid| *tid != pid)
+            .take(MOST_TRIED)
+            .find(there)
+    };
+    let of = if there(&pid) { None } else { others() };
+    PathBuf::from(format!("/proc/{}/{name}", of.unwrap_or(pid)))
 }
 
 /// When a process started, in clock ticks since boot: with the pid, its identity.

@@ -384,9 +384,13 @@ pub fn leading_thread(session: &Session, pid: u32) -> Option<&Thread> {
     let busiest = by_time
         .iter()
         .find(|thread| thread.key.tid == pid || !only_yields(session, thread.key.tid))?;
-    let main = threads()
+    let Some(main) = threads()
         .filter(|thread| thread.key.tid == pid)
-        .max_by_key(|thread| thread.run_ns)?;
+        .max_by_key(|thread| thread.run_ns)
+    else {
+        // It had ended before the watch began, and others go on.
+        return Some(busiest);
+    };
     let locked: u64 = main
         .waits
         .iter()

@@ -262,6 +262,17 @@ impl Live {
                 reason: skipped.reason,
             });
         }
+        for pid in &live.targets {
+            // Uprobes are opened by a process's first thread (`find_lively_task_by_vpid`, kernel/events/core.c).
+            if !added.iter().any(|thread| thread.tid == *pid) {
+                live.out.push(Record::Missing {
+                    what: format!("calls in libraries of process {pid}"),
+                    reason:
+                        "its first thread has ended, by which probes in programs are put in place"
+                            .to_owned(),
+                });
+            }
+        }
         if let Some(hz) = live.probes.sampling_hz() {
             live.out.push(Record::Sampling(SamplingFact { hz }));
         }

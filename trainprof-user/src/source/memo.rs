@@ -8,7 +8,10 @@ use std::{
 use trainprof_common::fileset::FilesetInfo;
 
 use crate::{
-    env::mounts::{MountFacts, MountTable},
+    env::{
+        mounts::{MountFacts, MountTable},
+        process,
+    },
     record::{Record, fact::FilesetFact},
 };
 
@@ -157,7 +160,7 @@ impl Memo {
 }
 
 fn namespace_of(pid: u32) -> Option<String> {
-    let link = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()?;
+    let link = fs::read_link(process::shared(pid, "ns/mnt")).ok()?;
     Some(link.display().to_string())
 }
 
@@ -243,10 +246,12 @@ fn text_directory(info: &FilesetInfo) -> Option<String> {
     let text = String::from_utf8_lossy(info.path.get(..info.path_len as usize)?).into_owned();
     let base = || {
         let link = match info.dfd {
-            AT_FDCWD => format!("/proc/{}/cwd", info.tgid),
-            fd => format!("/proc/{}/fd/{fd}", info.tgid),
+            AT_FDCWD => "cwd".to_owned(),
+            fd => format!("fd/{fd}"),
         };
-        fs::read_link(link).ok().map(|p| p.display().to_string())
+        fs::read_link(process::shared(info.tgid, &link))
+            .ok()
+            .map(|p| p.display().to_string())
     };
     let path = if text.starts_with('/') {
         text

@@ -29,7 +29,7 @@ use self::{
     worker::{Question, Worker},
 };
 use crate::{
-    env::read_text,
+    env::{process, read_text},
     record::{
         Record,
         fact::{PlaceClass, PlaceFact, SampleFact},
@@ -303,7 +303,7 @@ impl Places {
         {
             return None;
         }
-        let text = read_text(&PathBuf::from(format!("/proc/{pid}/maps")), MAPS_LIMIT).ok();
+        let text = read_text(&process::shared(pid, "maps"), MAPS_LIMIT).ok();
         let mappings: Arc<[Mapping]> = text
             .iter()
             .flat_map(|text| maps::decode(text))

@@ -63,10 +63,19 @@ pub fn check_target(pid: u32) -> Result<u32, TargetError> {
             .find_map(|line| line.strip_prefix(name))
             .map(str::trim)
     };
-    if field("State:").is_some_and(|s| s.starts_with(['Z', 'X'])) {
+    let process = field("Tgid:").and_then(|s| s.parse().ok()).unwrap_or(pid);
+    // A process goes on for as long as any thread of it does, also where its first one has ended (pthread_exit(3) in `main`).
+    if field("State:").is_some_and(|s| s.starts_with(['Z', 'X'])) && !goes_on(process) {
         return Err(TargetError::NoSuchProcess(pid));
     }
-    Ok(field("Tgid:").and_then(|s| s.parse().ok()).unwrap_or(pid))
+    Ok(process)
+}
+
+/// Whether a process has a thread that is not on its way out.
+fn goes_on(pid: u32) -> bool {
+    threads_of(pid).into_iter().any(|tid| {
+        read_stat(&format!("/proc/{pid}/task/{tid}/stat")).is_some_and(|stat| !stat.is_ending())
+    })
 }
 
 /// The parent of every process.

@@ -7,7 +7,7 @@ use super::{
     stack::{Memory, Python},
 };
 use crate::{
-    env::{frameworks::python_version, read_text},
+    env::{frameworks::python_version, process, read_text},
     source::{
         pages::page_bytes,
         places::{
@@ -45,12 +45,12 @@ impl Memory for File {
 
 /// A process's memory (`/proc/PID/mem`, proc_pid_mem(5)). Reading does not stop it.
 pub fn memory(pid: u32) -> Result<File, Unknown> {
-    File::open(format!("/proc/{pid}/mem")).map_err(Unknown::Memory)
+    File::open(process::shared(pid, "mem")).map_err(Unknown::Memory)
 }
 
 /// A process's memory and the Python in it; `None` when it has none mapped.
 pub fn find(pid: u32) -> Result<Option<(File, Python)>, Unknown> {
-    let text = read_text(format!("/proc/{pid}/maps").as_ref(), MAPS_LIMIT).unwrap_or_default();
+    let text = read_text(&process::shared(pid, "maps"), MAPS_LIMIT).unwrap_or_default();
     let mut unknown = None;
     for line in maps::decode(&text).filter(|line| is_python(name(line))) {
         let memory = memory(pid)?;
