@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Error;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// Ids of one kind of object.
 pub type Ids = BTreeSet<u32>;
@@ -73,6 +74,58 @@ fn ids(command: libc::c_int) -> Ids {
         ids.insert(attr.next);
         start = attr.next;
     }
+}
+
+/// How many instructions the kernel looked at when it checked these programs (`verified_insns` of `struct bpf_prog_info`,
+/// include/uapi/linux/bpf.h, since Linux 5.16). Programs that are gone meanwhile count as none.
+pub fn verified_instructions(programs: &Ids) -> u64 {
+    programs.iter().map(|id| u64::from(verified(*id))).sum()
+}
+
+fn verified(program: u32) -> u32 {
+    const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
+    const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+    const VERIFIED_INSNS: usize = 216;
+    /// The part of `union bpf_attr` that the second one uses.
+    #[repr(C)]
+    struct GetInfo {
+        fd: u32,
+        len: u32,
+        info: u64,
+    }
+    let id = [program, 0, 0];
+    // SAFETY: the kernel reads at most the size given, which is that of `id`.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_GET_FD_BY_ID,
+            &raw const id,
+            size_of_val(&id),
+        )
+    };
+    let Ok(fd @ 0..) = i32::try_from(fd) else {
+        return 0;
+    };
+    // SAFETY: ours alone.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut info = [0_u8; 256];
+    let mut attr = GetInfo {
+        fd: fd.as_raw_fd() as u32,
+        len: info.len() as u32,
+        info: info.as_mut_ptr() as u64,
+    };
+    // SAFETY: the kernel writes at most `len` bytes to `info`, and reads and writes as much of `attr` as it is long.
+    let rc = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_OBJ_GET_INFO_BY_FD,
+            &raw mut attr,
+            size_of::<GetInfo>(),
+        )
+    };
+    assert_eq!(rc, 0, "program {program}: {}", Error::last_os_error());
+    let number = info[VERIFIED_INSNS..].first_chunk().expect("four bytes");
+    u32::from_le_bytes(*number)
 }
 
 /// Waits until the kernel holds nothing that was not in `before`: it frees after an RCU grace period.

@@ -5,7 +5,7 @@ use std::{ffi::OsString, process::Command};
 use trainprof_tests::env::{left_out_in_vm, root_test};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::{os, program};
-use trainprof_tests::{Observed, Watch, Workload, observe};
+use trainprof_tests::{Observed, Watch, Workload, bpf, observe};
 
 fn watch(what: &str) -> Observed {
     let args: Vec<OsString> = vec![what.into()];
@@ -47,6 +47,29 @@ fn a_thread_that_has_nothing_to_do_is_not_slowed_down() {
         estimate < 0.5 * estimate_other,
         "{estimate} % of a thread that yields, {estimate_other} % of one that works"
     );
+}
+
+/// The kernel's check of the probes is a third of a start. How much of it there is is counted in instructions: one that is
+/// followed along many ways counts many times (docs/ARCHITECTURE.md, *What the verifier taught*).
+#[test]
+fn the_kernel_checks_the_probes_without_going_along_many_ways() {
+    let name = "the_kernel_checks_the_probes_without_going_along_many_ways";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(
+        name,
+        "the checks of a present kernel: older ones prune less",
+    ) {
+        return;
+    }
+    let before = bpf::held();
+    let workload = Workload::start("sleeper", os(&[]));
+    let watch = Watch::attach(workload.pid(), &os(&[&"--gpu", &"off"]));
+    let programs = bpf::held().since(&before).programs;
+    let checked = bpf::verified_instructions(&programs);
+    drop((watch, workload));
+    eprintln!("{} programs, {checked} instructions", programs.len());
+    assert!(checked > 10_000, "not all programs were seen: {programs:?}");
+    assert!(checked < 80_000, "{checked} instructions are checked");
 }
 
 /// Seconds after which two busy CPUs have paid for the start, twice over: docs/ARCHITECTURE.md, *The governor*.

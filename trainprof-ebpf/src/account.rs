@@ -9,7 +9,7 @@ use trainprof_common::{
     hist::{COARSE_BUCKETS, LATENCY_BUCKETS, SIZE_BUCKETS, latency_bucket, size_bucket},
     loss::Loss,
     op::Op,
-    run::{BANKS, CallRun, HistRun, LATENCY_WORDS, WAYS},
+    run::{BANKS, CallRun, HistRun, LATENCY_WORDS, SETS, WAYS},
     thread::Object,
 };
 
@@ -103,11 +103,10 @@ extern "C" fn find_run(who: u64, whence: u64, number: u32) -> u32 {
     // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
     let set = unsafe { &mut (*table).sets[place] };
     let (mut shortest, mut least) = (WAYS, u32::MAX);
-    for (n, run) in set.iter_mut().enumerate() {
+    for (n, run) in set.iter().enumerate() {
         if run.who == who && run.whence == whence {
             if run.count >= CallRun::MOST {
-                add_run(run);
-                begin(run);
+                spill(number, place as u32, n as u32);
             }
             return n as u32;
         }
@@ -119,28 +118,32 @@ extern "C" fn find_run(who: u64, whence: u64, number: u32) -> u32 {
     if shortest == WAYS {
         return WAYS as u32;
     }
+    spill(number, place as u32, shortest as u32);
     let run = &mut set[shortest & (WAYS - 1)];
-    if run.count != 0 {
-        add_run(run);
-    }
     (run.who, run.whence, run.rest) = (who, whence, 0);
-    begin(run);
     shortest as u32
 }
 
-#[inline(always)]
-fn begin(run: &mut CallRun) {
-    (run.count, run.bytes, run.ns) = (0, 0, 0);
-    run.latency = [0; LATENCY_WORDS];
-}
-
-#[inline(always)]
-fn add_run(run: &CallRun) {
+/// Adds what one run of a table has gathered to its cell: it begins anew.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn spill(number: u32, place: u32, way: u32) -> u32 {
+    let Some(table) = RUNS.get_ptr_mut(number) else {
+        return 0;
+    };
+    // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
+    let run = unsafe { &mut (*table).sets[place as usize % SETS][way as usize % WAYS] };
+    if run.count == 0 {
+        return 0;
+    }
     match op_cell(&run.key(), half()) {
         // SAFETY: one writer per key.
         Some(cell) => run.add_to(unsafe { &mut *cell }),
         None => emit::lost_many(Loss::OpCellsFull, u64::from(run.count)),
     }
+    (run.count, run.bytes, run.ns) = (0, 0, 0);
+    run.latency = [0; LATENCY_WORDS];
+    0
 }
 
 // `who` is thread, operation, class and flags. Gives the bucket of its latency.

@@ -13,6 +13,7 @@ use trainprof_common::{
     fileset::{FilesetInfo, FilesetKey, FilesetRef, NO_FILESET, PATH_BYTES},
     loss::Loss,
     offsets::MISSING,
+    thread::Described,
 };
 
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     kernel::{copy_block, fact, in_block, member, offset, peek, syscall_arg},
     maps::{
         Blocks, FILESET_COUNT, FILESET_INFO, FILESETS, KNOWN, KNOWN_FILESETS, KnownFileset,
-        SCRATCH_BLOCK, SCRATCH_INFO,
+        SCRATCH_BLOCK, SCRATCH_INFO, SCRATCH_OBJECT,
     },
     object::class_on,
 };
@@ -178,9 +179,10 @@ pub fn key_from(key: &mut FilesetKey, blocks: &mut Blocks, dentry: u64, director
     };
 }
 
-/// The file set of a key.
+/// The file set of the key in this CPU's [`SCRATCH_OBJECT`], which `found` is.
 #[inline(always)]
-pub fn of_key(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) -> FilesetRef {
+pub fn of_key(found: &Described, directory: bool, tgid: u32) -> FilesetRef {
+    let (key, superblock) = (&found.key, found.superblock);
     if key.dir == 0 {
         // Deleted, or never had a name.
         return unnamed(superblock, directory);
@@ -196,7 +198,15 @@ pub fn of_key(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) -> 
     // SAFETY: the value is copied out at once and never changes.
     let set = match unsafe { FILESETS.get(key) } {
         Some(set) => *set,
-        None => name_dentry(key, superblock, directory, tgid),
+        None => {
+            let number = name_found(directory.into(), tgid);
+            FilesetRef {
+                number,
+                dev: found.object.dev,
+                class: found.object.class,
+                pad: 0,
+            }
+        }
     };
     if let Some(known) = known
         && set.number != NO_FILESET
@@ -217,17 +227,22 @@ fn unnamed(superblock: u64, directory: bool) -> FilesetRef {
     }
 }
 
-/// Gives a number to a file set that was not seen before, with the path of its directory.
+/// Gives a number to a file set that was not seen before, with the path of its directory: that of the key in this CPU's
+/// [`SCRATCH_OBJECT`], where device and class are left. A global function: the verifier looks at it once.
 #[inline(never)]
-fn name_dentry(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) -> FilesetRef {
-    let mut set = unnamed(superblock, directory);
-    let Some(info) = SCRATCH_INFO.get_ptr_mut(0) else {
-        return set;
+#[unsafe(no_mangle)]
+extern "C" fn name_found(directory: u32, tgid: u32) -> u32 {
+    let (Some(found), Some(info)) = (SCRATCH_OBJECT.get_ptr_mut(0), SCRATCH_INFO.get_ptr_mut(0))
+    else {
+        return NO_FILESET;
     };
-    // SAFETY: a per-CPU slot.
-    let info = unsafe { &mut *info };
-    info.ext = if directory { [0; 2] } else { key.ext };
-    info.magic = peek(superblock, offset!(sb_magic)).unwrap_or(0);
+    // SAFETY: per-CPU slots.
+    let (found, info) = unsafe { (&mut *found, &mut *info) };
+    let key = &found.key;
+    let mut set = unnamed(found.superblock, directory != 0);
+    let named = u64::from(directory == 0);
+    (info.ext[0], info.ext[1]) = (key.ext[0] * named, key.ext[1] * named);
+    info.magic = peek(found.superblock, offset!(sb_magic)).unwrap_or(0);
     info.dev = set.dev;
     info.mnt_id = mount_id(key.mount);
     info.tgid = tgid;
@@ -238,7 +253,8 @@ fn name_dentry(key: &FilesetKey, superblock: u64, directory: bool, tgid: u32) ->
     info.truncated = truncated;
     info.path_len = used;
     publish(info, key, &mut set);
-    set
+    (found.object.dev, found.object.class) = (set.dev, set.class);
+    set.number
 }
 
 /// Writes the names from a directory's entry up to the file system's root into this CPU's [`SCRATCH_INFO`]. Gives the bytes
@@ -448,7 +464,10 @@ fn publish(info: &FilesetInfo, key: &FilesetKey, set: &mut FilesetRef) {
         set.number = NO_FILESET;
         // SAFETY: as in `of_key`. Another CPU was first, or the table is full.
         match unsafe { FILESETS.get(key) } {
-            Some(first) => *set = *first,
+            Some(first) => {
+                // Not as a whole: the copy would be a loop.
+                (set.number, set.dev, set.class) = (first.number, first.dev, first.class);
+            }
             None => emit::lost(Loss::FilesetsFull),
         }
     }

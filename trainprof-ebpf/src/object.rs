@@ -429,7 +429,7 @@ extern "C" fn describe_found(mode: u32, tgid: u32) -> u32 {
     let out = unsafe { &mut *out };
     let mode = mode as u16;
     if is_set(mode) {
-        let set = fileset::of_key(&out.key, out.superblock, mode & S_IFMT == S_IFDIR, tgid);
+        let set = fileset::of_key(out, mode & S_IFMT == S_IFDIR, tgid);
         out.object.fileset = set.number;
         out.object.dev = set.dev;
         out.object.class = set.class;

@@ -172,6 +172,8 @@ fn cargo_for_probes(toolchain: &Toolchain, linker: &Path) -> Result<Command> {
     let flags = [
         "-Cdebuginfo=2".to_owned(),
         "-Clink-arg=--btf".to_owned(),
+        // Else what is filled or copied is so by calls of a loop over bytes, and not by words.
+        "-Clink-arg=--disable-expand-memcpy-in-order".to_owned(),
         format!("--cfg=bpf_target_arch=\"{arch}\""),
         format!("--remap-path-prefix={}=trainprof", root().display()),
         format!("--remap-path-prefix={}=cargo", cargo_home.display()),
