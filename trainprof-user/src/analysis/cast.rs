@@ -222,9 +222,14 @@ fn loader_threads(
         .iter()
         .copied()
         .filter(|tid| {
-            let input = session.thread(*tid).is_some_and(|thread| {
-                thread.activity.takes_input() && !exchanges(session, thread, ranks)
-            });
+            let Some(thread) = session.thread(*tid) else {
+                return false;
+            };
+            // What it hands on is what other ranks computed.
+            if exchanges(session, thread, ranks) {
+                return brief.contains(tid);
+            }
+            let input = thread.activity.takes_input();
             let to_step = count(*tid, step_tid);
             let from_step = count(step_tid, *tid);
             let undriven = to_step.count >= MIN_HAND_OVERS

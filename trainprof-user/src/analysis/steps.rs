@@ -54,6 +54,8 @@ const ALL_THROUGH: f64 = 0.5;
 const SELDOM: f64 = 1.5;
 /// Part (0–1) of the watch in which backward passes are seen that count against other clocks.
 const SEEN: f64 = 0.9;
+/// Part (0–1) of the steps in which there are as many passes, where these belong to each.
+const EVENLY: f64 = 0.6;
 /// By which part passes may differ that nothing sets apart.
 const ALIKE: f64 = 0.03;
 /// How far from a whole number of times as many bursts as calls of one kind may be, as a part of it.
@@ -114,9 +116,24 @@ fn contradict(facts: &Facts, passes: &Steps, steps: &Steps) -> bool {
     let times = each.max(1.0 / each);
     let whole = times.round();
     let off = if whole > 1.0 { IN_TURN } else { SAME };
-    let in_turn = (times - whole).abs() <= off * whole;
+    let in_turn =
+        (times - whole).abs() <= off * whole && (each < 1.0 || are_evenly_in(passes, steps));
     let at_once = whole > 1.0 && each > 1.0 && alike_all_through(passes, steps);
     covered as f64 >= SEEN * facts.walkable_ns() as f64 && (!in_turn || at_once)
+}
+
+/// Whether most of the steps have as many passes each. A number that differs from one to the next is that of batches which happened to be
+/// handed over together; and many are near a whole number of times as many in any case.
+fn are_evenly_in(passes: &Steps, steps: &Steps) -> bool {
+    let before = |at: u64| passes.spans.partition_point(|pass| pass.0 < at);
+    let mut numbers: Vec<usize> = steps
+        .spans
+        .iter()
+        .map(|(from, to)| before(*to) - before(*from))
+        .collect();
+    numbers.sort_unstable();
+    let most = numbers.chunk_by(|a, b| a == b).map(<[usize]>::len).max();
+    most.unwrap_or(0) as f64 >= EVENLY * numbers.len() as f64
 }
 
 /// Whether these are what another thread does of each of a turn's several backward passes.

@@ -11,6 +11,8 @@ use crate::{
 const KIND: Kind = Kind::Communication;
 /// What takes less of a rank's time (0–1) than this is not told beside what takes most.
 const GOOD_PART: f64 = 0.3;
+/// Of the time that all ranks but one have, so much (0–1) is waited when one works at a time.
+const IN_TURN: f64 = 0.8;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
@@ -73,6 +75,14 @@ pub(super) fn rule(look: &Look) -> Answer {
         };
         let process = Id(*guilty);
         evidence.insert("guilty_pid", json!(process));
+        let ranks = in_turn(look);
+        if ranks > 0 {
+            evidence.insert("in_turn", json!(ranks));
+            return (
+                format!("the {ranks} ranks work in turn: while one does, the others wait for what it hands on"),
+                "let them work at the same time: split each batch into more parts (micro-batches), so that each rank works on one while the next has the one before; or give each rank whole batches of its own".to_owned(),
+            );
+        }
         (
             format!("the other ranks wait for the rank in process {process}{does}"),
             match busy_with {
@@ -86,4 +96,24 @@ pub(super) fn rule(look: &Look) -> Answer {
             },
         )
     })
+}
+
+/// How many ranks there are, where one works at a time and each waits for the others: each hands on what the next needs. 0: not so.
+fn in_turn(look: &Look) -> usize {
+    let waiting: Vec<f64> = std::iter::once(look.trainer)
+        .chain(&look.analysis.others)
+        .filter(|trainer| !trainer.coordinates)
+        .map(|trainer| trainer.ns(KIND) / trainer.wall.max(1.0))
+        .collect();
+    let ranks = waiting.len();
+    let others = ranks.saturating_sub(1) as f64;
+    // Of as many as wait for a late one, that one never waits.
+    let each = waiting
+        .iter()
+        .all(|share| *share >= 0.5 * others / ranks as f64);
+    if ranks >= 2 && each && waiting.iter().sum::<f64>() >= IN_TURN * others {
+        ranks
+    } else {
+        0
+    }
 }

@@ -154,6 +154,28 @@ fn many_batches_that_are_handed_over_at_once_are_as_many_steps() {
 }
 
 #[test]
+fn as_many_batches_as_happen_to_be_handed_over_together_are_as_many_steps() {
+    // A table of 8, 16 or 24 batches each time, for which the trainer waits.
+    let (mut tale, mut now, mut all) = (job(1), 5.0, 0);
+    for table in 0..14 {
+        let since = now;
+        now += 200.0;
+        stall(&mut tale, since, now, 201);
+        batch(&mut tale, 201, since - 90.0, 260.0, now - 0.1);
+        for step in 0..8 * (1 + table % 3) {
+            let ms = uneven(step, 15.0);
+            tale.backward(TRAINER, now + 0.5 * ms);
+            now += ms;
+            all += 1;
+        }
+    }
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::BackwardPass);
+    let count = found.spans.len();
+    assert!(count.abs_diff(all) <= 2, "{count} of {all}");
+}
+
+#[test]
 fn batches_are_steps_where_one_pass_learns_from_several() {
     // Losses of two or three batches are added up before the pass.
     for several in [2, 3] {

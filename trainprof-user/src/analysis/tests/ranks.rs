@@ -159,3 +159,36 @@ fn a_thread_that_also_exchanges_computes() {
     let verdict = verdict(&exchanging(2));
     assert_eq!(verdict.bottleneck, "compute", "{}", verdict.summary);
 }
+
+/// Two stages of a model, each a rank: of 100 ms one computes for 50, and then the other for 50. A thread of each takes what the other
+/// sends, and lets its step thread go on.
+#[test]
+fn ranks_that_work_in_turn_are_told_so_and_have_no_loaders() {
+    let mut tale = two_ranks();
+    let ranks = [(TRAINER, TRAINER + 1), (OTHER, OTHER + 1)];
+    for (rank, thread) in ranks {
+        tale.thread(rank, thread);
+    }
+    for step in 0..80 {
+        for (n, (rank, thread)) in ranks.into_iter().enumerate() {
+            let begin = f64::from(step) * 100.0 + 50.0 * n as f64;
+            let (_, peer) = ranks[1 - n];
+            let (on, by) = (On::Socket(4 + n as u64), By::Sender(peer));
+            tale.wait(thread, begin + 0.3, begin + 99.5, RECV, on, by);
+            let by = By::Thread(thread);
+            tale.wait(rank, begin + 50.0, begin + 99.8, FUTEX, On::Futex(8), by);
+        }
+    }
+    let mut session = tale.session(8_050.0);
+    session.start.as_mut().expect("a start").targets = vec![LAUNCHER];
+    let analysis = analyse(&session);
+    let verdict = analysis.verdict.as_ref().expect("a verdict");
+    assert_eq!(verdict.bottleneck, "communication", "{}", verdict.summary);
+    let told = "the 2 ranks work in turn";
+    assert!(verdict.summary.contains(told), "{}", verdict.summary);
+    let kinds: Vec<_> = analysis.findings.iter().map(|found| found.kind).collect();
+    assert!(!kinds.contains(&"too-few-workers"), "{kinds:?}");
+    assert!(!kinds.contains(&"rank-imbalance"), "{kinds:?}");
+    let rank = analysis.trainer.as_ref().expect("a trainer");
+    assert_eq!(rank.cast.loader_threads, [].into());
+}
