@@ -92,6 +92,8 @@ fn a_process_whose_first_thread_has_ended_is_watched() {
         f64_at(truth, "/cpu_s"),
         f64_at(process, "/share/on_cpu") * report.f64("/duration_s"),
     );
+    let resident = u64_at(process, "/rss_bytes/first");
+    checks.that(resident > 0, || format!("its memory: {resident} bytes"));
     let missing = report.rows("/coverage/missing");
     let told = format!("calls in libraries of process {}", report.u64("/job/pid"));
     checks.that(missing.iter().any(|row| row["what"] == told), || {

@@ -101,9 +101,11 @@ extern "C" fn find_run(who: u64, whence: u64, number: u32) -> u32 {
     };
     let (_, place) = CallRun::place(who, whence);
     // SAFETY: this CPU's table, with preemption off; interrupts do not get here.
-    let set = unsafe { &mut (*table).sets[place] };
+    let set = unsafe { &raw mut (*table).sets[place] };
     let (mut shortest, mut least) = (WAYS, u32::MAX);
-    for (n, run) in set.iter().enumerate() {
+    for n in 0..WAYS {
+        // SAFETY: as above; `spill` changes it while this is not looked at.
+        let run = unsafe { &(*set)[n] };
         if run.who == who && run.whence == whence {
             if run.count >= CallRun::MOST {
                 spill(number, place as u32, n as u32);
@@ -119,7 +121,8 @@ extern "C" fn find_run(who: u64, whence: u64, number: u32) -> u32 {
         return WAYS as u32;
     }
     spill(number, place as u32, shortest as u32);
-    let run = &mut set[shortest & (WAYS - 1)];
+    // SAFETY: as above.
+    let run = unsafe { &mut (*set)[shortest & (WAYS - 1)] };
     (run.who, run.whence, run.rest) = (who, whence, 0);
     shortest as u32
 }

@@ -181,8 +181,9 @@ pub fn key_from(key: &mut FilesetKey, blocks: &mut Blocks, dentry: u64, director
 
 /// The file set of the key in this CPU's [`SCRATCH_OBJECT`], which `found` is.
 #[inline(always)]
-pub fn of_key(found: &Described, directory: bool, tgid: u32) -> FilesetRef {
-    let (key, superblock) = (&found.key, found.superblock);
+pub fn of_key(found: *mut Described, directory: bool, tgid: u32) -> FilesetRef {
+    // SAFETY: a per-CPU slot, of which `name_found` writes the object alone.
+    let (key, superblock) = unsafe { (&(*found).key, (*found).superblock) };
     if key.dir == 0 {
         // Deleted, or never had a name.
         return unnamed(superblock, directory);
@@ -200,10 +201,12 @@ pub fn of_key(found: &Described, directory: bool, tgid: u32) -> FilesetRef {
         Some(set) => *set,
         None => {
             let number = name_found(directory.into(), tgid);
+            // SAFETY: as above.
+            let object = unsafe { &(*found).object };
             FilesetRef {
                 number,
-                dev: found.object.dev,
-                class: found.object.class,
+                dev: object.dev,
+                class: object.class,
                 pad: 0,
             }
         }
@@ -236,13 +239,19 @@ extern "C" fn name_found(directory: u32, tgid: u32) -> u32 {
     else {
         return NO_FILESET;
     };
-    // SAFETY: per-CPU slots.
-    let (found, info) = unsafe { (&mut *found, &mut *info) };
-    let key = &found.key;
-    let mut set = unnamed(found.superblock, directory != 0);
+    // SAFETY: per-CPU slots. The caller holds the key, which is read alone, and no object.
+    let (key, superblock, object, info) = unsafe {
+        (
+            &(*found).key,
+            (*found).superblock,
+            &mut (*found).object,
+            &mut *info,
+        )
+    };
+    let mut set = unnamed(superblock, directory != 0);
     let named = u64::from(directory == 0);
     (info.ext[0], info.ext[1]) = (key.ext[0] * named, key.ext[1] * named);
-    info.magic = peek(found.superblock, offset!(sb_magic)).unwrap_or(0);
+    info.magic = peek(superblock, offset!(sb_magic)).unwrap_or(0);
     info.dev = set.dev;
     info.mnt_id = mount_id(key.mount);
     info.tgid = tgid;
@@ -253,7 +262,7 @@ extern "C" fn name_found(directory: u32, tgid: u32) -> u32 {
     info.truncated = truncated;
     info.path_len = used;
     publish(info, key, &mut set);
-    (found.object.dev, found.object.class) = (set.dev, set.class);
+    (object.dev, object.class) = (set.dev, set.class);
     set.number
 }
 
@@ -465,7 +474,6 @@ fn publish(info: &FilesetInfo, key: &FilesetKey, set: &mut FilesetRef) {
         // SAFETY: as in `of_key`. Another CPU was first, or the table is full.
         match unsafe { FILESETS.get(key) } {
             Some(first) => {
-                // Not as a whole: the copy would be a loop.
                 (set.number, set.dev, set.class) = (first.number, first.dev, first.class);
             }
             None => emit::lost(Loss::FilesetsFull),

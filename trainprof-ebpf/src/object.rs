@@ -425,25 +425,23 @@ extern "C" fn describe_found(mode: u32, tgid: u32) -> u32 {
     let Some(out) = SCRATCH_OBJECT.get_ptr_mut(0) else {
         return 0;
     };
-    // SAFETY: a per-CPU slot.
-    let out = unsafe { &mut *out };
     let mode = mode as u16;
-    if is_set(mode) {
+    let (fileset, dev, class) = if is_set(mode) {
         let set = fileset::of_key(out, mode & S_IFMT == S_IFDIR, tgid);
-        out.object.fileset = set.number;
-        out.object.dev = set.dev;
-        out.object.class = set.class;
+        (set.number, set.dev, set.class)
     } else {
-        out.object.fileset = 0;
-        out.object.dev = 0;
-        out.object.class = match mode & S_IFMT {
+        let class = match mode & S_IFMT {
             0o010_000 => Class::Pipe,
             0o140_000 => Class::Socket,
             0o020_000 | 0o060_000 => Class::Device,
             _ => Class::Anon,
-        } as u32;
-    }
-    out.object.class
+        };
+        (0, 0, class as u32)
+    };
+    // SAFETY: a per-CPU slot.
+    let object = unsafe { &mut (*out).object };
+    (object.fileset, object.dev, object.class) = (fileset, dev, class);
+    class
 }
 
 /// The class of regular files, or of directories, on a file system, by its number.

@@ -30,7 +30,7 @@ pub struct Terms {
     pub stall_of_cause: f64,
     /// Of `own_of_cause`: waiting, for the step thread itself.
     pub own_asleep_of_cause: f64,
-    /// Of what the cause took: others than the step thread asleep, which it waited for. Not of a GPU's work.
+    /// Of what the cause took: others than the step thread asleep, or outside the job, which it waited for. Not of a GPU's work.
     pub asleep_of_cause: f64,
     /// Of `own`: wanting a CPU. What is taken away leaves its CPU time to the step thread.
     pub own_crowded: f64,

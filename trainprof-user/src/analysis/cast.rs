@@ -98,6 +98,9 @@ impl Cast {
     }
 }
 
+/// Where a thread takes so much (a part of what it hands on) from other ranks, it hands on what these computed.
+const FROM_RANKS: f64 = 0.5;
+
 /// The cast of every trainer of the job, by process id.
 pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
     let session = facts.session;
@@ -225,12 +228,13 @@ fn loader_threads(
             let Some(thread) = session.thread(*tid) else {
                 return false;
             };
+            let to_step = count(*tid, step_tid);
+            let ranks = from_ranks(session, thread, ranks);
             // What it hands on is what other ranks computed.
-            if exchanges(session, thread, ranks) {
+            if ranks > 0 && ranks as f64 >= FROM_RANKS * to_step.count as f64 {
                 return brief.contains(tid);
             }
-            let input = thread.activity.takes_input();
-            let to_step = count(*tid, step_tid);
+            let input = thread.activity.takes_input() && ranks == 0;
             let from_step = count(step_tid, *tid);
             let undriven = to_step.count >= MIN_HAND_OVERS
                 && (from_step.count as f64) < DRIVEN * to_step.count as f64
@@ -274,8 +278,8 @@ fn loader_threads(
     }
 }
 
-/// Whether other trainers end a thread's waits, which then takes what they computed, and no data.
-fn exchanges(session: &Session, thread: &Thread, trainers: &BTreeSet<u32>) -> bool {
+/// How many of a thread's waits other trainers end, where they end most of those that others do: it takes what they computed, and no data.
+fn from_ranks(session: &Session, thread: &Thread, trainers: &BTreeSet<u32>) -> u64 {
     let (mut ranks, mut all) = (0, 0);
     for (id, total) in &thread.waits {
         if !is_on_purpose(id.waker.kind) || !handed_over(wait_kind(id)) {
@@ -290,7 +294,11 @@ fn exchanges(session: &Session, thread: &Thread, trainers: &BTreeSet<u32>) -> bo
             ranks += total.count;
         }
     }
-    ranks >= MIN_HAND_OVERS && ranks * 2 > all
+    if ranks >= MIN_HAND_OVERS && ranks * 2 > all {
+        ranks
+    } else {
+        0
+    }
 }
 
 /// Threads of the trainer that contend with its step thread for the interpreter's lock and hand nothing to anybody there, nor

@@ -168,7 +168,9 @@ impl Trainer {
             .iter()
             .filter(|share| {
                 let what = &self.walked.leaves[share.leaf as usize].0.what;
-                matches!(what, What::Wait { .. }) && what.tid() != self.cast.step_tid
+                // What a process outside the job does meanwhile is not seen.
+                let others = what.tid() != self.cast.step_tid || share.detail.outsider != 0;
+                matches!(what, What::Wait { .. }) && others
             })
             .map(|share| share.ns * part(share))
             .sum();

@@ -99,26 +99,30 @@ pub fn command(pid: u32) -> Vec<String> {
     decode_command(&read_text(&shared(pid, "cmdline"), 256 << 10).unwrap_or_default())
 }
 
-/// Threads that are tried by [`shared`].
+/// Threads that are tried by [`shared_dir`].
 const MOST_TRIED: usize = 8;
 
-/// Where /proc tells something that the threads of a process share: its memory, files, working directory, mounts. Under its own number, or,
-/// where its first thread has ended and others go on (`pthread_exit(3)` in `main`), under that of one of these: an ended thread
-/// has none of it any more (`exit_mm`, `exit_files`, `exit_fs`, kernel/exit.c), while each thread has a directory, if not a listed
-/// one (`proc_pid_lookup`, fs/proc/base.c).
-pub fn shared(pid: u32, name: &str) -> PathBuf {
-    let there = |id: &u32| fs::read_link(format!("/proc/{id}/exe")).is_ok();
-    let others = || {
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-        tasks
-            .flatten()
-            .filter_map(|task| task.file_name().to_str()?.parse().ok())
-            .filter(|tid| *tid != pid)
-            .take(MOST_TRIED)
-            .find(there)
+/// Where /proc tells what the threads of a process share: its memory, files, working directory, mounts. In its own directory, or,
+/// where its first thread has ended and others go on (`pthread_exit(3)` in `main`), in that of one of these: an ended thread
+/// has none of it any more (`exit_mm`, `exit_files`, `exit_fs`, kernel/exit.c).
+pub fn shared_dir(pid: u32) -> PathBuf {
+    let own = PathBuf::from(format!("/proc/{pid}"));
+    // Whoever may not read it has it.
+    let has_memory = |dir: &PathBuf| {
+        let program = fs::read_link(dir.join("exe"));
+        program.map_or_else(|error| error.kind() != io::ErrorKind::NotFound, |_| true)
     };
-    let of = if there(&pid) { None } else { others() };
-    PathBuf::from(format!("/proc/{}/{name}", of.unwrap_or(pid)))
+    if has_memory(&own) {
+        return own;
+    }
+    let tasks = fs::read_dir(own.join("task")).into_iter().flatten();
+    let mut others = tasks.flatten().map(|task| task.path()).take(MOST_TRIED);
+    others.find(has_memory).unwrap_or(own)
+}
+
+/// A file in [`shared_dir`].
+pub fn shared(pid: u32, name: &str) -> PathBuf {
+    shared_dir(pid).join(name)
 }
 
 /// When a process started, in clock ticks since boot: with the pid, its identity.

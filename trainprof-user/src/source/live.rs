@@ -262,9 +262,10 @@ impl Live {
                 reason: skipped.reason,
             });
         }
-        for pid in &live.targets {
+        let family: BTreeSet<u32> = added.iter().map(|thread| thread.pid).collect();
+        for pid in family {
             // Uprobes are opened by a process's first thread (`find_lively_task_by_vpid`, kernel/events/core.c).
-            if !added.iter().any(|thread| thread.tid == *pid) {
+            if scan::has_lost_its_first_thread(pid) {
                 live.out.push(Record::Missing {
                     what: format!("calls in libraries of process {pid}"),
                     reason:

@@ -12,6 +12,7 @@ use std::{
 
 use super::huge::Huge;
 use crate::{
+    env::process,
     record::{
         Record,
         fact::{PageKind, PagesGone},
@@ -159,7 +160,7 @@ impl Pages {
             if self.files.len() >= MAX_PROCESSES {
                 self.files.clear();
             }
-            let file = File::open(format!("/proc/{pid}/pagemap")).ok();
+            let file = File::open(process::shared(pid, "pagemap")).ok();
             self.files.insert(pid, file);
         }
         let file = self.files.get(&pid)?.as_ref()?;

@@ -78,6 +78,11 @@ fn goes_on(pid: u32) -> bool {
     })
 }
 
+/// Whether a process's first thread has ended; true as well where all of it is about to.
+pub fn has_lost_its_first_thread(pid: u32) -> bool {
+    read_stat(&format!("/proc/{pid}/task/{pid}/stat")).is_some_and(|stat| stat.is_ending())
+}
+
 /// The parent of every process.
 fn parents() -> io::Result<BTreeMap<u32, u32>> {
     let mut out = BTreeMap::new();

@@ -11,8 +11,9 @@ use crate::{
 const KIND: Kind = Kind::Communication;
 /// What takes less of a rank's time (0–1) than this is not told beside what takes most.
 const GOOD_PART: f64 = 0.3;
-/// Of the time that all ranks but one have, so much (0–1) is waited when one works at a time.
-const IN_TURN: f64 = 0.8;
+/// Of the time that all ranks but one have, between these parts is waited when one works at a time: less where several do, more where none
+/// does, as while what they exchange is on its way.
+const IN_TURN: std::ops::RangeInclusive<f64> = 0.8..=1.1;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
@@ -105,15 +106,42 @@ fn in_turn(look: &Look) -> usize {
         .filter(|trainer| !trainer.coordinates)
         .map(|trainer| trainer.ns(KIND) / trainer.wall.max(1.0))
         .collect();
+    if are_in_turn(&waiting) {
+        waiting.len()
+    } else {
+        0
+    }
+}
+
+/// `waiting`: which part (0–1) of its time each rank waits for the others.
+fn are_in_turn(waiting: &[f64]) -> bool {
     let ranks = waiting.len();
     let others = ranks.saturating_sub(1) as f64;
     // Of as many as wait for a late one, that one never waits.
-    let each = waiting
-        .iter()
-        .all(|share| *share >= 0.5 * others / ranks as f64);
-    if ranks >= 2 && each && waiting.iter().sum::<f64>() >= IN_TURN * others {
-        ranks
-    } else {
-        0
+    let least = 0.5 * others / ranks as f64;
+    ranks >= 2
+        && waiting.iter().all(|share| *share >= least)
+        && IN_TURN.contains(&(waiting.iter().sum::<f64>() / others))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::are_in_turn;
+
+    #[test]
+    fn ranks_work_in_turn_where_all_but_one_wait_at_any_time() {
+        for waiting in [&[0.5, 0.5][..], &[0.6, 0.37], &[0.65, 0.68, 0.66]] {
+            assert!(are_in_turn(waiting), "{waiting:?}");
+        }
+        // Nobody else; one that the other waits for; all wait at once; both work most of the time; one of three is late.
+        for waiting in [
+            &[0.9][..],
+            &[0.9, 0.02],
+            &[0.7, 0.7],
+            &[0.3, 0.35],
+            &[0.9, 0.9, 0.05],
+        ] {
+            assert!(!are_in_turn(waiting), "{waiting:?}");
+        }
     }
 }

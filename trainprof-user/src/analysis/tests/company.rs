@@ -241,6 +241,9 @@ fn a_lock_on_a_file_that_a_process_outside_has_is_no_reading() {
         "{}",
         verdict.summary
     );
+    // Who slept for half of the time goes on with cold caches, and without the lock does not.
+    let bound = verdict.speedup_bound.expect("a bound");
+    assert!((2.1..2.6).contains(&bound), "{bound}");
 }
 
 #[test]

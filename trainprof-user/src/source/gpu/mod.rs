@@ -12,6 +12,7 @@ use trainprof_common::gpu::CallKind;
 
 use self::dear::{Rate, far_too_many, is_inside, let_go};
 use crate::{
+    env::process,
     gpu::{
         Answer, DeviceUser, Driver, Heard,
         used::{Visible, decide},
@@ -386,7 +387,7 @@ fn fact(at: KtimeNs, device: u32, user: &DeviceUser, job: &BTreeSet<u32>) -> Gpu
 
 fn visible(pid: u32) -> Visible {
     let mut environ = Vec::new();
-    if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
+    if let Ok(file) = File::open(process::shared(pid, "environ")) {
         // What cannot be read says nothing.
         let _ = file.take(ENVIRON).read_to_end(&mut environ);
     }

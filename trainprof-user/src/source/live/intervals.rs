@@ -3,13 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    path::Path,
 };
 
 use trainprof_common::{loss::Loss, op::Op, thread::ThreadState};
 
 use super::{Live, SourceError, comm, estimate::Seen};
 use crate::{
-    env::frameworks::FrameworkFacts,
+    env::{frameworks::FrameworkFacts, process},
     kernel::{Aggregates, Counted},
     record::{
         Record,
@@ -319,8 +320,16 @@ impl Live {
         processes
             .into_iter()
             .filter_map(|pid| {
-                let line = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-                let pages: u64 = line.split_ascii_whitespace().nth(1)?.parse().ok()?;
+                let pages = |path: &Path| -> Option<u64> {
+                    let line = fs::read_to_string(path).ok()?;
+                    line.split_ascii_whitespace().nth(1)?.parse().ok()
+                };
+                let own = pages(Path::new(&format!("/proc/{pid}/statm")))?;
+                let pages = match own {
+                    // It has none, or its first thread has ended.
+                    0 => pages(&process::shared(pid, "statm"))?,
+                    _ => own,
+                };
                 Some((pid, pages * page))
             })
             .collect()

@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, fs::File, os::unix::fs::FileExt};
 
-use crate::arch::{SPIN_BYTES, spins};
+use crate::{
+    arch::{SPIN_BYTES, spins},
+    env::process,
+};
 
 /// Addresses that are remembered; when there are more, all are forgotten.
 const MOST: usize = 16_384;
@@ -34,7 +37,7 @@ impl Spins {
         let memory = self
             .memories
             .entry(pid)
-            .or_insert_with(|| File::open(format!("/proc/{pid}/mem")).ok());
+            .or_insert_with(|| File::open(process::shared(pid, "mem")).ok());
         let found = memory
             .as_ref()
             .is_some_and(|memory| is_loop(memory, ip).unwrap_or(false));

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     text::{kilobytes, value},
 };
 use crate::{
-    env::read_text,
+    env::{process, read_text},
     record::{Record, fact::ProcessSample},
     time::KtimeNs,
 };
@@ -100,11 +100,17 @@ impl Processes {
                 if rank >= EACH_ROUND && !has_turn {
                     continue;
                 }
-                let dir = format!("/proc/{pid}");
-                let Ok(status) = read_text(Path::new(&format!("{dir}/status")), 16 << 10) else {
-                    continue;
+                let status = |dir: &Path| {
+                    let status = read_text(&dir.join("status"), 16 << 10).ok()?;
+                    Some((decode(&status)?, status))
                 };
-                let Some(mut sample) = decode(&status) else {
+                let mut dir = PathBuf::from(format!("/proc/{pid}"));
+                let mut seen = status(&dir);
+                if seen.is_none() {
+                    dir = process::shared_dir(pid);
+                    seen = status(&dir);
+                }
+                let Some((mut sample, status)) = seen else {
                     continue;
                 };
                 // When it was read, which on a busy host is later than when the round began.
@@ -210,8 +216,7 @@ impl Pss {
 /// A process's proportional share, bytes, and how long the kernel took to tell, nanoseconds.
 fn share(pid: u32) -> (Option<u64>, u64) {
     let before = own::now();
-    let path = format!("/proc/{pid}/smaps_rollup");
-    let text = read_text(Path::new(&path), 16 << 10).ok();
+    let text = read_text(&process::shared(pid, "smaps_rollup"), 16 << 10).ok();
     let took = own::now().since(before);
     (text.and_then(|text| kilobytes(&text, "Pss:")), took)
 }
@@ -228,14 +233,14 @@ fn decode(status: &str) -> Option<ProcessSample> {
     })
 }
 
-fn descriptors(dir: &str) -> Option<u32> {
-    let size = fs::metadata(format!("{dir}/fd")).ok()?.len();
+fn descriptors(dir: &Path) -> Option<u32> {
+    let size = fs::metadata(dir.join("fd")).ok()?.len();
     u32::try_from(size).ok()
 }
 
 /// Counts the entries of /proc/PID/fd; `None` when there are too many for that.
-fn listed_descriptors(dir: &str) -> Option<u32> {
-    let count = fs::read_dir(format!("{dir}/fd"))
+fn listed_descriptors(dir: &Path) -> Option<u32> {
+    let count = fs::read_dir(dir.join("fd"))
         .ok()?
         .take(MOST_DESCRIPTORS + 1)
         .count();
@@ -266,7 +271,7 @@ mod tests {
 
     #[test]
     fn both_ways_of_counting_descriptors_agree() {
-        let dir = "/proc/self";
+        let dir = Path::new("/proc/self");
         let open = tempfile::tempfile().expect("a file");
         let listed = listed_descriptors(dir).expect("our own descriptors");
         drop(open);

@@ -10,6 +10,7 @@ use std::{
 
 use super::{SECOND, pace::Pace};
 use crate::{
+    env::process,
     record::{Record, fact::SocketFact},
     time::KtimeNs,
 };
@@ -111,7 +112,7 @@ fn by_namespace(sockets: Vec<New>) -> BTreeMap<PathBuf, Vec<New>> {
     for new in sockets {
         let namespace = namespaces
             .entry(new.pid)
-            .or_insert_with(|| fs::read_link(format!("/proc/{}/ns/net", new.pid)).ok());
+            .or_insert_with(|| fs::read_link(process::shared(new.pid, "ns/net")).ok());
         if let Some(namespace) = namespace {
             grouped.entry(namespace.clone()).or_default().push(new);
         }
@@ -146,7 +147,7 @@ fn look_up(wanted: &mut BTreeMap<u64, New>) -> Vec<SocketFact> {
             break;
         }
         // All of them have the same view; one may be gone by now.
-        let open = |pid: &u32| File::open(format!("/proc/{pid}/net/{table}")).ok();
+        let open = |pid: &u32| File::open(process::shared(*pid, "net").join(table)).ok();
         let Some(file) = pids.iter().find_map(open) else {
             continue;
         };
@@ -165,7 +166,7 @@ fn look_up(wanted: &mut BTreeMap<u64, New>) -> Vec<SocketFact> {
 
 /// Inodes of the sockets that a process has open (`/proc/PID/fd`, proc_pid_fd(5)).
 fn open_sockets(pid: u32) -> Vec<u64> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd"))
+    let entries = fs::read_dir(process::shared(pid, "fd"))
         .into_iter()
         .flatten();
     let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
