@@ -102,15 +102,18 @@ fn each_cold_page_is_a_major_fault() {
         seen.report.u64("/io/operations/fault/count"),
     );
     fetched(&mut checks, &seen, &folder, 2 * (4 << 20));
-    // A quarter is what the buckets leave open, and the workload's own clock is read around what the kernel measures (which
-    // takes an emulated processor as long).
-    for q in ["p50", "p95"].into_iter().filter(|_| !in_vm()) {
-        let truth = f64_at(&seen.truth, &format!("/slept_{q}_us"));
+    // A quarter is what the buckets leave open. Where latencies jump at a rank, a few faults more or less move it far: so between the
+    // ranks beside it. (The workload's own clock is read around what the kernel measures, which takes an emulated processor as long.)
+    for (q, [before, after]) in [("p50", ["p40", "p60"]), ("p95", ["p90", "p99"])] {
+        let [before, after] =
+            [before, after].map(|q| f64_at(&seen.truth, &format!("/slept_{q}_us")));
         let says = seen
             .report
             .f64(&format!("/io/operations/fault/latency_us/{q}"));
-        checks.that((says / truth - 1.0).abs() < 0.3, || {
-            format!("{q} of a fault {says} µs, truth {truth}")
+        eprintln!("{q} of a fault {says} µs, truth {before} to {after}");
+        let near = says >= before / 1.25 && says <= after * 1.25;
+        checks.that(in_vm() || near, || {
+            format!("{q} of a fault {says} µs, truth {before} to {after}")
         });
     }
     checks.done();

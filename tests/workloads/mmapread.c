@@ -76,8 +76,10 @@ int main(int argc, char **argv)
     truth_num("seconds", seconds);
     qsort(times, kept, sizeof *times, ascending);
     truth_int("slept", kept);
-    truth_quantile("slept_p50_us", 0.5);
-    truth_quantile("slept_p95_us", 0.95);
+    truth_quantile("slept_p40_us", 0.4);
+    truth_quantile("slept_p60_us", 0.6);
+    truth_quantile("slept_p90_us", 0.9);
+    truth_quantile("slept_p99_us", 0.99);
     truth_num("waited_s", waiting); /* off the CPU while it touched the pages */
     truth_end(truth);
     return 0;
