@@ -49,7 +49,7 @@ fn a_thread_that_has_nothing_to_do_is_not_slowed_down() {
     );
 }
 
-/// The kernel's check of the probes is a third of a start. How much of it there is is counted in instructions: one that is
+/// The kernel's check of the probes is nearly half of a start. How much of it there is is counted in instructions: one that is
 /// followed along many ways counts many times (docs/ARCHITECTURE.md, *What the verifier taught*).
 #[test]
 fn the_kernel_checks_the_probes_without_going_along_many_ways() {
