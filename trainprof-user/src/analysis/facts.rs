@@ -7,10 +7,11 @@ use trainprof_common::{op::Class, thread::WakerKind};
 use super::{
     passes::{of_one_loss, outer},
     polling::put_together,
+    spans::union,
     timeline::{Item, line, timeline},
 };
 use crate::{
-    record::fact::{GpuCallKind, ObjectFact, PassFact, SampleFact, TouchFact},
+    record::fact::{GpuCallFact, GpuCallKind, ObjectFact, PassFact, SampleFact, TouchFact},
     session::{Segment, Session, Thread, history::Residual},
 };
 
@@ -37,15 +38,31 @@ pub struct Facts<'a> {
     losses: HashMap<u32, Vec<u64>>,
     samples: HashMap<u32, Vec<SampleFact>>,
     touches: HashMap<u32, Vec<TouchFact>>,
+    python: HashMap<u32, Vec<(u64, u32)>>,
     /// What threads of the job ended each other's waits on.
     handed: HashSet<(u32, u64)>,
     /// Stretches of time without a hole.
     pub spans: Vec<(u64, u64)>,
+    /// Calls of trainers were counted all through them. Else what is found by calls is found in a part of the time only.
+    pub with_calls: bool,
 }
 
 impl<'a> Facts<'a> {
+    /// Of the time in which calls of trainers were counted: waits without calls tell half of what a thread did.
     pub fn new(session: &'a Session) -> Self {
+        let segments = session.history.segments();
+        let with_calls: Vec<&Segment> = segments.filter(|segment| segment.with_calls).collect();
+        Self::of(session, with_calls)
+    }
+
+    /// Of all time; `None` where calls of trainers were counted all through it.
+    pub fn of_all_time(session: &'a Session) -> Option<Self> {
         let segments: Vec<&Segment> = session.history.segments().collect();
+        let without_calls = segments.iter().any(|segment| !segment.with_calls);
+        without_calls.then(|| Self::of(session, segments))
+    }
+
+    fn of(session: &'a Session, segments: Vec<&'a Segment>) -> Self {
         let mut waits = HashMap::<u32, Vec<_>>::new();
         let mut calls = HashMap::<u32, Vec<Call>>::new();
         let mut passes = HashMap::<u32, Vec<PassFact>>::new();
@@ -102,13 +119,15 @@ impl<'a> Facts<'a> {
             losses,
             samples,
             touches,
+            python: python(session, &segments),
             handed: handed(session),
-            spans: session
-                .history
-                .spans()
-                .into_iter()
-                .map(|(from, to)| (from.0, to.0))
-                .collect(),
+            spans: union(
+                segments
+                    .iter()
+                    .map(|segment| (segment.from.0, segment.to.0))
+                    .collect(),
+            ),
+            with_calls: segments.iter().all(|segment| segment.with_calls),
             segments,
         }
     }
@@ -195,6 +214,21 @@ impl<'a> Facts<'a> {
             .map(|(tid, touches)| (*tid, touches.as_slice()))
     }
 
+    /// Samples of a process's Python program, in order: when, and the number of the stack.
+    pub fn python_samples(&self, pid: u32) -> &[(u64, u32)] {
+        self.python.get(&pid).map_or(&[], Vec::as_slice)
+    }
+
+    /// The same of all processes that have some.
+    pub fn all_python_samples(&self) -> impl Iterator<Item = &[(u64, u32)]> {
+        self.python.values().map(Vec::as_slice)
+    }
+
+    /// Calls into the GPU's runtime, in the order in which they were seen.
+    pub fn gpu_calls(&self) -> impl Iterator<Item = &GpuCallFact> {
+        self.segments.iter().flat_map(|segment| &segment.calls)
+    }
+
     /// What the thread did around `at` while no single wait was recorded, and the beginning of the interval
     /// that this is known for.
     pub fn residual(&self, tid: u32, at: u64) -> (Option<&'a Residual>, u64) {
@@ -238,6 +272,25 @@ impl<'a> Facts<'a> {
     pub fn pid(&self, tid: u32) -> Option<u32> {
         self.session.thread(tid).map(|thread| thread.pid)
     }
+}
+
+/// Samples of Python programs that lie in these segments, or after the last.
+fn python(session: &Session, segments: &[&Segment]) -> HashMap<u32, Vec<(u64, u32)>> {
+    let end = segments.last().map_or(0, |segment| segment.to.0);
+    let told = |at: u64| {
+        let next = segments.partition_point(|segment| segment.to.0 < at);
+        at > end
+            || segments
+                .get(next)
+                .is_some_and(|segment| segment.from.0 <= at)
+    };
+    let samples = session.python.samples.iter();
+    samples
+        .map(|(pid, samples)| {
+            let of_these = samples.iter().filter(|(at, _)| told(*at));
+            (*pid, of_these.copied().collect())
+        })
+        .collect()
 }
 
 /// What a thread waited on, all futexes of its interpreter being one: its lock is a mutex and two condition variables.

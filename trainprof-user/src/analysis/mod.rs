@@ -1,6 +1,7 @@
 //! From a session to why the job is not faster: who is who, where the step thread's time went, steps, causes,
 //! findings and the verdict. A pure function of the session: no clock, no I/O.
 
+mod all_time;
 pub mod allocation;
 pub mod alternation;
 mod apart;
@@ -111,18 +112,53 @@ pub struct Analysis {
     pub not_told: Vec<NotTold>,
 }
 
+/// What a trainer was found to be while its calls were counted: who is who, and by what its steps were told, and how many.
+struct Found {
+    cast: Cast,
+    counted: Option<(steps::Clock, usize)>,
+}
+
 /// Analyses a session.
 pub fn analyse(session: &Session) -> Analysis {
-    let facts = Facts::new(session);
-    let locks = locks(&facts);
-    let files = FileKinds::new(&facts);
-    let throttled = Throttled::new(&facts);
+    let counted = Facts::new(session);
+    let analysis = analyse_facts(&counted, None);
+    let Some(trainer) = analysis
+        .trainer
+        .as_ref()
+        .filter(|_| analysis.others.is_empty())
+    else {
+        return analysis;
+    };
+    let found = Found {
+        cast: trainer.cast.clone(),
+        counted: trainer
+            .steps
+            .as_ref()
+            .map(|steps| (steps.clock, steps.spans.len())),
+    };
+    Facts::of_all_time(session)
+        .filter(|all| all_time::tells(&counted, all, trainer))
+        .map_or(analysis, |all| analyse_facts(&all, Some(found)))
+}
+
+/// `found`: whom these facts are about, where calls were counted for a part of their time only.
+fn analyse_facts(facts: &Facts, found: Option<Found>) -> Analysis {
+    let session = facts.session;
+    let locks = locks(facts);
+    let files = FileKinds::new(facts);
+    let throttled = Throttled::new(facts);
     let mut trainers: Vec<Trainer> = if facts.walkable_ns() == 0 {
         Vec::new()
+    } else if let Some(found) = found {
+        vec![trainer(facts, found, &locks, &files, &throttled)]
     } else {
-        cast::casts(&facts, &locks)
+        cast::casts(facts, &locks)
             .into_iter()
-            .map(|cast| trainer(&facts, cast, &locks, &files, &throttled))
+            .map(|cast| Found {
+                cast,
+                counted: None,
+            })
+            .map(|found| trainer(facts, found, &locks, &files, &throttled))
             .collect()
     };
     rank(&mut trainers);
@@ -140,7 +176,7 @@ pub fn analyse(session: &Session) -> Analysis {
         findings: Vec::new(),
         not_told: Vec::new(),
     };
-    (analysis.findings, analysis.not_told) = rules::findings(session, &facts, &analysis);
+    (analysis.findings, analysis.not_told) = rules::findings(session, facts, &analysis);
     analysis.verdict = analysis
         .trainer
         .as_ref()
@@ -150,7 +186,7 @@ pub fn analyse(session: &Session) -> Analysis {
 
 fn trainer(
     facts: &Facts,
-    cast: Cast,
+    Found { cast, counted }: Found,
     locks: &BTreeMap<LockId, Lock>,
     files: &FileKinds,
     throttled: &Throttled,
@@ -161,7 +197,11 @@ fn trainer(
     let scene = Scene::new(facts, &cast, locks, files, throttled, &gpu, (host, may_use));
     // First with what is known of a batch's length beforehand, then with the steps that this shows.
     let mut walked = Walker::new(facts, &cast, locks, guess_batch(facts, &cast)).explain();
-    let steps = steps::steps(facts, &cast, &scene, &walked);
+    let steps = if facts.with_calls {
+        steps::steps(facts, &cast, &scene, &walked)
+    } else {
+        steps::by_passes(facts, &cast, &scene, counted)
+    };
     if let Some(steps) = &steps {
         let batch = steps.mean_ns() * cast.at_once(facts);
         let batch = (batch as u64).clamp(MIN_BATCH_NS, MAX_BATCH_NS);
@@ -236,7 +276,10 @@ fn trainer(
         beside_model: scene.beside_model().to_vec(),
         kinds_of_leaf,
         shares,
-        epochs: epochs(facts, &cast, &scene, steps.as_ref()),
+        epochs: facts
+            .with_calls
+            .then(|| epochs(facts, &cast, &scene, steps.as_ref()))
+            .flatten(),
         steps,
         demand,
         terms,

@@ -12,7 +12,7 @@ use super::{
     facts::{Facts, is_on_purpose},
     spans::{overlap, union},
 };
-use crate::{record::fact::PyFunctionFact, session::Session};
+use crate::record::fact::PyFunctionFact;
 
 /// Samples on a CPU that say something.
 const MIN_SAMPLES: usize = 40;
@@ -185,7 +185,7 @@ pub fn waits(facts: &Facts, pid: u32, waker: u32) -> Option<Waits> {
         .filter(|item| item.waker.tid == waker && is_on_purpose(item.waker.kind))
         .collect();
     let (mut own, mut all) = (0, 0);
-    for (at, stack) in python.samples.get(&pid)? {
+    for (at, stack) in facts.python_samples(pid) {
         let after = items.partition_point(|item| item.woken <= *at);
         let inside = items.get(after).is_some_and(|item| item.from <= *at);
         let innermost = python.stacks.get(stack).and_then(|stack| stack.first());
@@ -249,7 +249,7 @@ impl<'a> Python<'a> {
                 (*number, functions.iter().map(mark).collect())
             })
             .collect();
-        let sources = sources(session, &marks);
+        let sources = sources(facts, &marks);
         let doing = session
             .python
             .stacks
@@ -266,10 +266,8 @@ impl<'a> Python<'a> {
     /// Samples of a process's main thread while it was on a CPU: when, and which stack.
     fn running(&self, pid: u32) -> Vec<(u64, u32)> {
         let items = self.facts.items(pid);
-        let samples = self.facts.session.python.samples.get(&pid);
+        let samples = self.facts.python_samples(pid).iter();
         samples
-            .into_iter()
-            .flatten()
             .copied()
             .filter(|(at, _)| {
                 let after = items.partition_point(|item| item.to <= *at);
@@ -332,7 +330,10 @@ impl<'a> Python<'a> {
     /// Stretches in which a process's main thread made input or waited for it, one for each turn of its loop, and how finely their
     /// ends are known (ns). `None` where turns are too short for the samples to show each of them.
     pub fn turns(&self, pid: u32) -> Option<(Vec<(u64, u64)>, u64)> {
-        let samples = self.facts.session.python.samples.get(&pid)?;
+        let samples = self.facts.python_samples(pid);
+        if samples.is_empty() {
+            return None;
+        }
         let mut parts: Vec<Part> = Vec::new();
         let mut gaps: Vec<u64> = samples
             .windows(2)
@@ -502,15 +503,15 @@ fn package(file: &str) -> Option<&str> {
 
 /// Functions of the job's own that bring items: what loops draw from, and what mostly goes through libraries that read and decode;
 /// but none under which a framework computes, such as a generator that yields a loss.
-fn sources(session: &Session, stacks: &BTreeMap<u32, Vec<Mark>>) -> BTreeSet<u32> {
+fn sources(facts: &Facts, stacks: &BTreeMap<u32, Vec<Mark>>) -> BTreeSet<u32> {
+    let python = &facts.session.python;
     let mut out = BTreeSet::new();
     let mut computes = BTreeSet::new();
-    for samples in session.python.samples.values() {
+    for samples in facts.all_python_samples() {
         // Of each function of this process: samples in it, and those of them that went on into a loader's library.
         let mut seen = BTreeMap::<u32, (usize, usize)>::new();
         for (_, stack) in samples {
-            let (Some(marks), Some(functions)) =
-                (stacks.get(stack), session.python.stacks.get(stack))
+            let (Some(marks), Some(functions)) = (stacks.get(stack), python.stacks.get(stack))
             else {
                 continue;
             };

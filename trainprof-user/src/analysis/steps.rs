@@ -107,6 +107,24 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
     Some(steps)
 }
 
+/// The steps of a trainer of which it is known that each has one backward pass. `counted`: what else tells so, in a part of the time.
+pub(super) fn by_passes(
+    facts: &Facts,
+    cast: &Cast,
+    scene: &Scene,
+    counted: Option<(Clock, usize)>,
+) -> Option<Steps> {
+    let mut steps = from_backward(facts, cast, scene)?;
+    let others: Vec<_> = counted
+        .filter(|(clock, _)| *clock != Clock::BackwardPass)
+        .into_iter()
+        .collect();
+    let as_many = steps.spans.len();
+    steps.compare(others.iter().map(|(clock, _)| (*clock, as_many)).collect());
+    steps.others = others;
+    Some(steps)
+}
+
 /// Whether backward passes, seen all through the watch, are neither as many as these steps, nor several to each (of several losses, or of
 /// a batch that is worked off in parts), nor each for several of them (whose losses are added up). Else parts of batches were counted,
 /// or batches that nothing was learned from, or some were missed; or many batches were handed over at once.

@@ -44,6 +44,8 @@ impl Residual {
 pub struct Segment {
     pub from: KtimeNs,
     pub to: KtimeNs,
+    /// Calls of trainers were counted all through it.
+    pub with_calls: bool,
     pub waits: Vec<WaitFact>,
     pub touches: Vec<TouchFact>,
     pub samples: Vec<SampleFact>,
@@ -123,12 +125,11 @@ impl History {
         self.open.passes.push(fact);
     }
 
-    /// Closes an interval. `before` gives a thread's totals at its beginning. Not `whole`: calls of trainers were not counted all through
-    /// it. Then it goes, as if thinned out: waits without calls would tell half of what a thread did. True when something of the past went.
+    /// Closes an interval. `before` gives a thread's totals at its beginning. True when something of the past went.
     pub(super) fn close(
         &mut self,
         interval: &Interval,
-        whole: bool,
+        with_calls: bool,
         before: impl Fn(u32) -> Option<ThreadTotals>,
     ) -> bool {
         let mut segment = std::mem::take(&mut self.open);
@@ -137,10 +138,11 @@ impl History {
         // Of a damaged recording: time that was told already, or runs backwards.
         let last = self.segments.back().map_or(KtimeNs(0), |last| last.to);
         let orderly = interval.from >= last && interval.to >= interval.from;
-        if !whole || !orderly {
+        if !orderly {
             self.thinned = true;
             return true;
         }
+        segment.with_calls = with_calls;
         segment.from = interval.from;
         segment.to = interval.to;
         segment.residuals = residuals(&segment, interval, before);
@@ -161,8 +163,14 @@ impl History {
         }
     }
 
-    /// Drops every second group, the newest one never.
+    /// Drops what is without calls, which tells the least, or else every second group, the newest one never.
     fn thin(&mut self) {
+        self.thinned = true;
+        self.segments.retain(|segment| segment.with_calls);
+        self.facts = self.segments.iter().map(Segment::facts).sum();
+        if self.facts <= MAX_FACTS {
+            return;
+        }
         let groups = self.segments.len() / GROUP;
         if groups < 3 {
             // Little time and many facts: the oldest intervals go.
@@ -181,7 +189,6 @@ impl History {
             });
             self.facts = self.segments.iter().map(Segment::facts).sum();
         }
-        self.thinned = true;
     }
 
     /// Closed intervals, oldest first.
@@ -273,6 +280,17 @@ mod tests {
     use super::*;
     use crate::record::fact::{ObjectFact, WaitSum, WakerFact};
 
+    fn touch() -> TouchFact {
+        TouchFact {
+            tid: 7,
+            at: KtimeNs(0),
+            op: 0,
+            object: ObjectFact::default(),
+            bytes: 0,
+            skipped: 0,
+        }
+    }
+
     #[test]
     fn time_that_was_told_already_is_not_told_again() {
         let mut history = History::default();
@@ -290,6 +308,31 @@ mod tests {
         let spans = history.spans();
         let expected = [(10, 30), (40, 50)].map(|(from, to)| (KtimeNs(from), KtimeNs(to)));
         assert_eq!(spans, expected);
+    }
+
+    #[test]
+    fn where_there_are_too_many_facts_those_without_calls_go_first() {
+        let mut history = History::default();
+        let all = MAX_FACTS as u64 + 1;
+        for second in 0..100_u64 {
+            for n in 0..all / 100 + 1 {
+                history.touch(TouchFact {
+                    at: KtimeNs(second * 1_000_000 + n),
+                    ..touch()
+                });
+            }
+            let interval = Interval {
+                from: KtimeNs(second * 1_000_000),
+                to: KtimeNs((second + 1) * 1_000_000),
+                ..Interval::default()
+            };
+            let gone = history.close(&interval, second % 10 == 0, |_| None);
+            assert_eq!(gone, second == 99, "{second}");
+        }
+        let spans = history.spans();
+        let kept = (0..10).map(|n| (KtimeNs(n * 10_000_000), KtimeNs(n * 10_000_000 + 1_000_000)));
+        assert_eq!(spans, kept.collect::<Vec<_>>());
+        assert!(history.thinned);
     }
 
     #[test]

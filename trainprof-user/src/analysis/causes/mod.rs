@@ -136,7 +136,12 @@ impl<'a> Scene<'a> {
     ) -> Self {
         let helpers = Helpers::new(facts, cast);
         let apart = helpers.threads_apart(facts.session);
-        let checkpoints = Checkpoints::new(facts, cast, &helpers);
+        // What is found by calls is found where they were counted all through.
+        let checkpoints = if facts.with_calls {
+            Checkpoints::new(facts, cast, &helpers)
+        } else {
+            Checkpoints::default()
+        };
         let mut own_batches = if cast.producers.is_empty() {
             OwnBatches::new(facts, cast.step_tid, &checkpoints.own)
         } else {
@@ -145,15 +150,17 @@ impl<'a> Scene<'a> {
         let file_faults = FileFaults::new(facts);
         let taking_in = if cast.producers.is_empty() {
             Vec::new()
-        } else {
+        } else if facts.with_calls {
             takes_in(facts, cast, locks)
+        } else {
+            taking_in_by_stacks(facts, cast)
         };
         // Between two sets of workers a sampler may draw for long.
         let worker_starts = without(&phases::worker_starts(facts, cast), &taking_in);
         // What is done beside a GPU, or while it idles, its samples tell.
         let on_gpu = GpuUse::new(facts, cast, gpu).used
             || gpu_use::may_use_another(facts.session, cast.trainer);
-        let beside_model = if on_gpu {
+        let beside_model = if on_gpu || !facts.with_calls {
             Vec::new()
         } else if cast.producers.is_empty() {
             let found = own_batches.after_steps(facts, cast.step_tid);
@@ -451,7 +458,7 @@ impl<'a> Scene<'a> {
 fn takes_in(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>) -> Vec<(u64, u64)> {
     let found = taking_in(facts, cast, locks);
     let python = Python::new(facts);
-    let told = python.input(cast.step_tid, TAKES);
+    let told = taking_in_by_stacks(facts, cast);
     let part = |spans: &[(u64, u64)]| share_inside(&facts.spans, spans);
     let taking = if part(&told) > MORE * part(&found) {
         told
@@ -460,6 +467,11 @@ fn takes_in(facts: &Facts, cast: &Cast, locks: &BTreeMap<LockId, Lock>) -> Vec<(
     };
     let prepared = python.prepares(cast.step_tid, TAKES, &taken(facts, cast, locks));
     union([taking, prepared].concat())
+}
+
+/// What stacks of its code alone tell of that, which are seen whether calls are counted or not.
+pub(super) fn taking_in_by_stacks(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)> {
+    Python::new(facts).input(cast.step_tid, TAKES)
 }
 
 /// Stretches in which the main threads of other ranks made batches themselves, by pid; as far as stacks of their code tell.

@@ -141,8 +141,7 @@ impl Python<'_> {
         turns: &[u64],
         functions: &BTreeSet<u32>,
     ) -> Vec<(u64, u64)> {
-        let samples = self.facts.session.python.samples.get(&pid);
-        let samples = samples.map_or(0, Vec::len);
+        let samples = self.facts.python_samples(pid).len();
         let ends = if samples >= EACH * turns.len() {
             turns
         } else {

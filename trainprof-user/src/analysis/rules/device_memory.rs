@@ -18,9 +18,8 @@ const NAMED: usize = 3;
 /// What the calls say and what helps, where most of the trainer's allocating is in them.
 pub(super) fn taken_again(look: &Look, evidence: &mut Evidence) -> Option<(String, String)> {
     let facts = look.facts;
-    let segments = look.session.history.segments();
     let mut by_function = BTreeMap::<u32, (u64, u64, u64)>::new();
-    for call in segments.flat_map(|segment| &segment.calls).filter(|call| {
+    for call in facts.gpu_calls().filter(|call| {
         call.tid == look.trainer.cast.step_tid
             && matches!(call.kind, GpuCallKind::Allocate | GpuCallKind::Free)
     }) {

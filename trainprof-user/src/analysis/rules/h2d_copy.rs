@@ -105,8 +105,7 @@ fn waited_behind(look: &Look) -> bool {
 
 /// Whether most time in copies is in such as move next to nothing.
 fn read_back(look: &Look) -> bool {
-    let segments = look.session.history.segments();
-    let copies = segments.flat_map(|segment| &segment.calls).filter(|call| {
+    let copies = look.facts.gpu_calls().filter(|call| {
         call.tid == look.trainer.cast.step_tid
             && matches!(call.kind, GpuCallKind::Copy | GpuCallKind::CopyAsync)
     });

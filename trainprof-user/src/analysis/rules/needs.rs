@@ -83,9 +83,8 @@ fn may_do_other_work(look: &Look) -> bool {
 
 /// Whether stacks of the trainer's code tell what it does.
 fn has_stacks(look: &Look) -> bool {
-    let samples = &look.session.python.samples;
-    let of_trainer = samples.get(&look.trainer.cast.trainer);
-    of_trainer.is_some_and(|samples| samples.len() >= MIN_STACKS)
+    let samples = look.facts.python_samples(look.trainer.cast.trainer);
+    samples.len() >= MIN_STACKS
 }
 
 /// Why what threads ran for is not known.

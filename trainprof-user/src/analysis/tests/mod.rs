@@ -1,5 +1,6 @@
 //! The walk and its edge cases, told as small stories: who ran, who waited for whom. Times in ms.
 
+mod all_time;
 mod allocation;
 mod around_calls;
 mod brief;

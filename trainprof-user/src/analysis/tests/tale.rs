@@ -12,9 +12,9 @@ use crate::{
     record::{
         Record,
         fact::{
-            FilesetFact, Interval, ObjectFact, OpSum, PlaceClass, PlaceFact, ProcessSeen,
-            PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact, SampleFact, Start,
-            ThreadSeen, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
+            CallsHidden, FilesetFact, Interval, ObjectFact, OpSum, PlaceClass, PlaceFact,
+            ProcessSeen, PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact, SampleFact,
+            Start, ThreadSeen, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
         },
         gpu::{GpuCallFact, GpuCallKind, PassFact},
     },
@@ -66,6 +66,7 @@ pub struct Tale {
     waits: Vec<WaitFact>,
     summed: Vec<(u64, u64)>,
     touches: Vec<TouchFact>,
+    without_calls: Vec<(u64, u64)>,
     ops: Vec<(u64, OpSum)>,
     outsiders: Vec<Record>,
     stacked: Vec<PySampleFact>,
@@ -351,6 +352,12 @@ impl Tale {
         self
     }
 
+    /// Nobody's calls were counted between these times.
+    pub fn without_calls(&mut self, from: f64, to: f64) -> &mut Self {
+        self.without_calls.push((at(from), at(to)));
+        self
+    }
+
     /// A synchronising call into the GPU's runtime.
     pub fn synchronise(&mut self, tid: u32, from: f64, to: f64) -> &mut Self {
         self.gpu_call(tid, from, to, GpuCallKind::Synchronise, 0)
@@ -480,6 +487,11 @@ impl Tale {
         session
     }
 
+    fn is_without_calls(&self, when: u64) -> bool {
+        let mut ranges = self.without_calls.iter();
+        ranges.any(|(from, to)| (*from..*to).contains(&when))
+    }
+
     fn records(&self, length_ms: f64) -> Vec<Record> {
         let mut out = vec![Record::Start(Start {
             at: KtimeNs(BEGIN),
@@ -532,9 +544,21 @@ impl Tale {
                 self.touches
                     .iter()
                     .filter(|t| t.at.0 >= from && t.at.0 < to)
+                    .filter(|t| !self.is_without_calls(t.at.0))
                     .copied()
                     .map(Record::Touch),
             );
+            for (since, until) in &self.without_calls {
+                let (since, until) = (from.max(*since), to.min(*until));
+                if since < until {
+                    out.push(Record::CallsHidden(CallsHidden {
+                        from: KtimeNs(since),
+                        to: KtimeNs(until),
+                        counted: None,
+                        slowed: 0.0,
+                    }));
+                }
+            }
             out.extend(
                 self.samples
                     .iter()
