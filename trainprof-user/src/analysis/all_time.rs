@@ -2,11 +2,11 @@
 //!
 //! Where counting calls costs much, nobody's are counted most of the time. Counting them slows such a job down: steps and shares of that
 //! time alone are those of a slower job, and few. But checkpoints, epochs, batches that the step thread makes itself and most clocks are
-//! found by calls. So all of the watch tells only of a job that shows next to none of these while calls are counted, and whose backward passes,
-//! which are seen with calls or without, are one to each step.
+//! found by calls. So all of the watch tells only of a job that shows next to none of these while calls are counted, but for batches that stacks
+//! of its code show as well, and whose backward passes, which are seen with calls or without, are one to each step.
 
 use super::{
-    causes::taking_in_by_stacks,
+    causes::{making_by_stacks, taking_in_by_stacks},
     clock::MIN_STEPS,
     facts::Facts,
     spans::{overlap, share_inside, union, without},
@@ -23,22 +23,31 @@ const FOLLOWED: u64 = 3;
 const ON_FILES: f64 = 0.02;
 /// Part (0–1) of the time about which it does not matter that only calls tell what it is for.
 const BY_CALLS: f64 = 0.02;
+/// Parts of the time (0–1) in which stacks, and calls, show the step thread at its batches differ by this at most: stacks are few.
+const STACKS_OFF: f64 = 0.2;
 
 /// Whether `all`, in a part of which no calls were counted, tells as much of a trainer as `counted`, by which it was found.
 pub(super) fn tells(counted: &Facts, all: &Facts, trainer: &Trainer) -> bool {
-    has_only_workers(trainer)
+    trainer.cast.ranks.is_empty()
+        && trainer.epochs.is_none()
+        && trainer.beside_model.is_empty()
+        && batches_are_seen(counted, all, trainer)
         && known_by_calls(counted, trainer) <= BY_CALLS
         && one_pass_each(counted, trainer)
         && passes_all_through(all, trainer.cast.step_tid)
         && on_files(all, trainer.cast.step_tid) <= ON_FILES
 }
 
-/// Whether nothing but batches of workers goes into its steps.
-fn has_only_workers(trainer: &Trainer) -> bool {
-    !trainer.cast.producers.is_empty()
-        && trainer.cast.ranks.is_empty()
-        && trainer.epochs.is_none()
-        && trainer.beside_model.is_empty()
+/// Whether others make its batches, or stacks of its code show the making, and show as much as its calls do.
+fn batches_are_seen(counted: &Facts, all: &Facts, trainer: &Trainer) -> bool {
+    if !trainer.cast.producers.is_empty() {
+        return true;
+    }
+    let tid = trainer.cast.step_tid;
+    let seen = |facts: &Facts| share_inside(&facts.spans, &making_by_stacks(facts, tid));
+    let share = share_inside(&counted.spans, &trainer.own_batches);
+    let as_much = (seen(counted) - share).abs() <= STACKS_OFF;
+    !trainer.own_batches_guessed && as_much && seen(all) > 0.0
 }
 
 /// Part (0–1) of the time in which it writes checkpoints, or takes batches in as only its calls tell.

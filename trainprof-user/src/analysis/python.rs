@@ -292,6 +292,12 @@ impl<'a> Python<'a> {
         self.stretches(pid, least, &[], is_input)
     }
 
+    /// How far off (95 % confidence) a share (0–1) of a process's time on a CPU may be that as many samples tell as there are.
+    pub fn share_error(&self, pid: u32, share: f64) -> f64 {
+        let samples = self.running(pid).len().max(1) as f64;
+        2.0 * (share * (1.0 - share) / samples).sqrt()
+    }
+
     /// Stretches in which a process's main thread had such a stack. None reaches over one of these times (sorted).
     fn stretches(
         &self,

@@ -474,6 +474,11 @@ pub(super) fn taking_in_by_stacks(facts: &Facts, cast: &Cast) -> Vec<(u64, u64)>
     Python::new(facts).input(cast.step_tid, TAKES)
 }
 
+/// What these tell of batches that a step thread without producers makes itself.
+pub(super) fn making_by_stacks(facts: &Facts, step_tid: u32) -> Vec<(u64, u64)> {
+    Python::new(facts).input(step_tid, MAKES)
+}
+
 /// Stretches in which the main threads of other ranks made batches themselves, by pid; as far as stacks of their code tell.
 fn ranks_batches(facts: &Facts, cast: &Cast) -> BTreeMap<u32, Vec<(u64, u64)>> {
     if cast.ranks.is_empty() {

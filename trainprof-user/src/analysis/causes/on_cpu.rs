@@ -248,11 +248,13 @@ impl Scene<'_> {
             .min(user);
         let per_file = split.file_meta + around;
         let mut told = 0.0;
+        let mut on_files = 0.0;
         if reads_files {
             let fileset = self.files.main_of_thread(tid);
             let files = Detail { fileset, ..detail };
             out.push((meta, files, left * per_file));
             told = around;
+            on_files = split.file_meta + read_calls + file_fault + split.socket;
             // What is there already is copied, or mapped: that takes a CPU, and no storage.
             let read = match read {
                 Kind::StorageIo if self.reads_cache(tid, read_calls + file_fault) => Kind::InputCpu,
@@ -271,6 +273,7 @@ impl Scene<'_> {
                 let files = Detail { fileset, ..detail };
                 out.push((Kind::SmallFiles, files, left * per_file));
                 told = around;
+                on_files = split.file_meta;
             } else {
                 user += split.file_meta;
             }
@@ -282,7 +285,7 @@ impl Scene<'_> {
             out.push((self.written_to(tid), detail, left * split.write));
         }
         user = (user - told) * left;
-        told *= left;
+        told = left * (told + on_files + piped);
         let driver = left * split.gpu_driver;
         if producer {
             out.push((

@@ -14,8 +14,8 @@ use crate::{
 
 /// So much (0–1) of what was guessed to be for batches is known to be for something else: then all of it is.
 const MOSTLY: f64 = 0.5;
-/// Parts of the time (0–1) that files or clock samples give, and stacks, differ by no more than this where both see the same: then
-/// the former are the finer ones.
+/// Parts of the time (0–1) that files or clock samples give, and stacks, differ by no more than this, and by what so few stacks leave
+/// open, where both see the same: then the former are the finer ones.
 const AGREE: f64 = 0.12;
 
 /// What a step thread without producers does for its batches.
@@ -32,7 +32,11 @@ pub(super) struct OwnBatches {
 impl OwnBatches {
     /// Files that a step thread opens and its clock samples tell where batches begin, stacks of its code what is done for them.
     pub(super) fn new(facts: &Facts, step_tid: u32, checkpoints: &[(u64, u64)]) -> Self {
-        let mut found = phases::own_batches(facts, step_tid, checkpoints);
+        let mut found = if facts.with_calls {
+            phases::own_batches(facts, step_tid, checkpoints)
+        } else {
+            Vec::new()
+        };
         if phases::apart_are_files(facts, step_tid, &found) {
             found.clear();
         }
@@ -57,7 +61,10 @@ impl OwnBatches {
         }
         let turns = turns.or_else(|| python.turns(step_tid));
         let part = |spans: &[(u64, u64)]| share_inside(&facts.spans, spans);
-        let agree = !found.is_empty() && (part(&found) - part(&told)).abs() <= AGREE;
+        let by_stacks = part(&told);
+        let apart = (part(&found) - by_stacks).abs();
+        let agree =
+            !found.is_empty() && apart <= AGREE.hypot(python.share_error(step_tid, by_stacks));
         let guessed = told_apart || guessed && told.is_empty();
         let spans = if told.is_empty() || agree {
             found

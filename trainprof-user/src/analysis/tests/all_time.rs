@@ -1,6 +1,7 @@
 //! Stories of jobs that are slowed down while their calls are counted, which they are for a part of the watch.
 
 use super::{
+    python::alone,
     stories::{TRAINER, close, feeds, job, share, stall, trainer},
     tale::{By, FSYNC, On, Tale},
 };
@@ -71,6 +72,50 @@ fn passes_tell_the_steps_of_time_without_calls_as_well() {
         (6.0 * 0.75 + 14.0 * 0.5) / 20.0,
         "input-cpu",
     );
+}
+
+/// A step thread makes its batches itself: in 140 of the 200 ms that a step takes while calls are counted, and 60 of 100 while they are not.
+fn alone_slowed_while_counted() -> Tale {
+    let mut tale = alone("Data.__getitem__", false);
+    let (mut loads, mut computes) = (Vec::new(), Vec::new());
+    for second in 0..SECONDS {
+        let begin = f64::from(second) * 1e3;
+        let (steps, length, load) = if is_counted(second) {
+            (5, 200, 140)
+        } else {
+            tale.without_calls(begin, begin + 1e3);
+            (10, 100, 60)
+        };
+        for step in 0..steps {
+            let begin = begin + f64::from(step * length);
+            for ms in (10..length).step_by(20) {
+                let of = if ms < load { &mut loads } else { &mut computes };
+                of.push(begin + f64::from(ms));
+            }
+            for ms in (0..load).step_by(2) {
+                let when = begin + f64::from(ms);
+                tale.touch(TRAINER, when, Op::Read, Class::File, 9, 4096);
+            }
+            tale.backward(TRAINER, begin + f64::from(load) + 10.0);
+        }
+    }
+    tale.stack(1, &[4, 2, 1], TRAINER, loads.into_iter()).stack(
+        2,
+        &[3, 1],
+        TRAINER,
+        computes.into_iter(),
+    );
+    tale
+}
+
+#[test]
+fn batches_that_the_step_thread_makes_are_seen_without_calls_where_stacks_show_them() {
+    let trainer = of(&alone_slowed_while_counted());
+    let steps = trainer.steps.as_ref().expect("steps");
+    assert_eq!(steps.clock, Clock::BackwardPass);
+    assert!((168..=170).contains(&steps.spans.len()), "{steps:?}");
+    let truth = (6.0 * 0.7 + 14.0 * 0.6) / 20.0;
+    close(share(&trainer, Kind::InputCpu), truth, "input-cpu");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     stories::{TRAINER, close, job, share, stall, sums_up, trainer},
-    tale::{By, FUTEX, On, SLEEP, Tale},
+    tale::{By, FUTEX, On, READ, SLEEP, Tale},
 };
 use crate::{
     analysis::{Kind, analyse, steps::Clock},
@@ -46,6 +46,55 @@ fn a_loader_without_workers_is_input() {
     sums_up(&trainer);
     close(share(&trainer, Kind::InputCpu), 0.6, "input");
     close(share(&trainer, Kind::Compute), 0.4, "compute");
+}
+
+#[test]
+fn calls_on_files_are_a_part_of_the_batches_that_they_are_for() {
+    let mut tale = alone("Data.__getitem__", false);
+    tale.stack(1, &[4, 2, 1], TRAINER, times(0, 3))
+        .stack(2, &[3, 1], TRAINER, times(3, 2))
+        .place(1, "vmlinux", PlaceClass::Kernel)
+        .place(2, "libmodel.so", PlaceClass::Other)
+        .fileset(5, "/data", "ext4")
+        .ops(TRAINER, 10.0, Op::Read, Class::File, 5, 8000, 1 << 30, 5.0);
+    for step in 0..80 {
+        for n in 0..10 {
+            let when = f64::from(step * 100 + n * 10 + 5);
+            // Two thirds of making a batch are reads.
+            if n < 4 {
+                tale.sample_in(TRAINER, when, 1, READ);
+            } else {
+                tale.sample(TRAINER, when, 2);
+            }
+        }
+    }
+    let trainer = trainer(&tale, 8000.0);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::InputCpu), 0.6, "input");
+    close(share(&trainer, Kind::Compute), 0.4, "compute");
+}
+
+#[test]
+fn few_stacks_do_not_speak_against_files() {
+    // Three files from 0 to 60 of each 100 ms; of 60 stacks 45 happen to be in there.
+    let mut tale = alone("Data.__getitem__", false);
+    let steps = || (0..30).map(|step| (step % 2 == 0, f64::from(step * 100)));
+    let first = steps().map(|(_, begin)| begin + 20.0);
+    let second = steps()
+        .filter(|(even, _)| *even)
+        .map(|(_, begin)| begin + 50.0);
+    let computing = steps()
+        .filter(|(even, _)| !even)
+        .map(|(_, begin)| begin + 70.0);
+    tale.stack(1, &[4, 2, 1], TRAINER, first.chain(second))
+        .stack(2, &[3, 1], TRAINER, computing);
+    for (_, begin) in steps() {
+        for n in 0..3 {
+            let when = begin + 20.0 * f64::from(n);
+            tale.touch(TRAINER, when, Op::Open, Class::File, 9, 0);
+        }
+    }
+    close(share(&trainer(&tale, 3000.0), Kind::InputCpu), 0.6, "input");
 }
 
 #[test]
