@@ -13,6 +13,7 @@ pub mod cast;
 pub mod causes;
 pub mod checkpoints;
 mod clock;
+mod collecting;
 pub mod collectives;
 mod confidence;
 pub mod cpus;

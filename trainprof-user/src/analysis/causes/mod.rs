@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     cast::Cast,
     checkpoints::Checkpoints,
+    collecting::collecting,
     crowding::Crowding,
     facts::Facts,
     files::FileKinds,
@@ -163,17 +164,21 @@ impl<'a> Scene<'a> {
         let beside_model = if on_gpu || !facts.with_calls {
             Vec::new()
         } else if cast.producers.is_empty() {
-            let found = own_batches.after_steps(facts, cast.step_tid);
+            let mut found = own_batches.after_steps(facts, cast.step_tid);
             if !found.is_empty() {
                 own_batches = OwnBatches::default();
             }
-            without(&found, &checkpoints.own)
+            // Garbage that is collected while a batch is made is mostly that batch's.
+            let collecting = collecting(facts, cast.step_tid, BESIDE);
+            found.extend(without(&collecting, &own_batches.spans));
+            without(&union(found), &checkpoints.own)
         } else {
             let taken = taken(facts, cast, locks);
             let passes = facts.passes(cast.step_tid);
-            let apart = Python::new(facts).apart(cast.step_tid, BESIDE, &taken, passes);
+            let mut apart = Python::new(facts).apart(cast.step_tid, BESIDE, &taken, passes);
+            apart.extend(collecting(facts, cast.step_tid, BESIDE));
             let told = [&*taking_in, &worker_starts, &checkpoints.own].concat();
-            without(&apart, &union(told))
+            without(&union(apart), &union(told))
         };
         let idlers = idlers(facts, cast);
         Self {

@@ -4,10 +4,11 @@ use super::{BESIDE, MAKES};
 use crate::{
     analysis::{
         alternation::alternation,
+        collecting::collecting,
         facts::Facts,
         phases,
         python::Python,
-        spans::{share_inside, without},
+        spans::{share_inside, union, without},
     },
     record::fact::GpuCallKind,
 };
@@ -88,7 +89,9 @@ impl OwnBatches {
         if !self.guessed {
             return Vec::new();
         }
-        let found = Python::new(facts).after_steps(step_tid, BESIDE, facts.passes(step_tid));
+        let mut found = Python::new(facts).after_steps(step_tid, BESIDE, facts.passes(step_tid));
+        found.extend(collecting(facts, step_tid, BESIDE));
+        let found = union(found);
         if share_inside(&self.spans, &found) < MOSTLY {
             return Vec::new();
         }

@@ -1,17 +1,24 @@
 //! CPU work of the trainer while the GPU idles; without a GPU, its work beside the model's.
 
 use super::{
-    Answer, Look,
+    Answer, Evidence, Look,
     look::{python, rounded},
 };
 use crate::{
-    analysis::{Kind, words::percent},
+    analysis::{
+        Kind,
+        collecting::collecting,
+        spans::share_inside,
+        words::{self, percent},
+    },
     record::fact::GpuCallKind,
 };
 
 const KIND: Kind = Kind::HostCompute;
 /// Who waits for the GPU more seldom, on average, does not do so in each step.
 const ONCE_A_STEP: f64 = 0.75;
+/// Collecting garbage is what is done beside the model from this part (0–1) of it on.
+const MOSTLY: f64 = 0.5;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
@@ -23,6 +30,9 @@ pub(super) fn rule(look: &Look) -> Answer {
             });
             if !places.is_empty() {
                 evidence.insert("python", places.iter().map(python).collect());
+            }
+            if let Some(told) = garbage(look, evidence) {
+                return told;
             }
             return (
                 format!("the trainer does other work than its model's and its input's{most}"),
@@ -59,4 +69,25 @@ pub(super) fn rule(look: &Look) -> Answer {
             format!("give the GPU more to do at a time (larger batches, torch.compile, CUDA graphs, fused optimizers), and take Python out of the step{first}{waits}"),
         )
     })
+}
+
+/// What is to be said where the work beside the model's is mostly the collecting of garbage.
+fn garbage(look: &Look, evidence: &mut Evidence) -> Option<(String, String)> {
+    let tid = look.trainer.cast.step_tid;
+    let stretches = collecting(look.facts, tid, 0.0);
+    if share_inside(&look.trainer.beside_model, &stretches) < MOSTLY {
+        return None;
+    }
+    let ns: u64 = stretches.iter().map(|(from, to)| to - from).sum();
+    let each_ms = ns as f64 / 1e6 / stretches.len() as f64;
+    let a_minute = stretches.len() as f64 * 60e9 / look.facts.walkable_ns().max(1) as f64;
+    evidence.insert("collections_per_minute", rounded(a_minute));
+    evidence.insert("collection_ms", rounded(each_ms));
+    Some((
+        format!(
+            "Python collects garbage in the trainer, {} at a time, some {a_minute:.0} times a minute",
+            words::time(each_ms / 1e3)
+        ),
+        "take what stays for good out of it (gc.collect() and gc.freeze() once, when the data is there), collect less often (a higher gc.set_threshold(), no gc.collect() in the loop), or keep the data in arrays in place of many small objects".to_owned(),
+    ))
 }

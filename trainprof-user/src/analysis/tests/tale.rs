@@ -415,6 +415,21 @@ impl Tale {
         self
     }
 
+    /// The same, in this function.
+    pub fn place_in(
+        &mut self,
+        number: u32,
+        module: &str,
+        function: &str,
+        class: PlaceClass,
+    ) -> &mut Self {
+        self.place(number, module, class);
+        if let Some(place) = self.places.last_mut() {
+            place.function = Some(function.to_owned());
+        }
+        self
+    }
+
     /// Code in no file: compiled when the program ran.
     pub fn compiled(&mut self, number: u32) -> &mut Self {
         self.places.push(PlaceFact {
