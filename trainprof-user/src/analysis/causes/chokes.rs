@@ -82,18 +82,23 @@ pub(super) fn chokes(facts: &Facts, cast: &Cast) -> BTreeSet<u32> {
             (facts.pid(tid).unwrap_or(0), 0)
         }
     };
+    let waits = |waker: u32, waiter: u32| {
+        let ns = waited.get(&waker).and_then(|waiters| waiters.get(&waiter));
+        *ns.unwrap_or(&0) as f64 >= CHOKE_SHARE * wall
+    };
     waited
-        .into_iter()
+        .iter()
         .filter(|(waker, waiters)| {
-            let own = side(*waker);
+            let own = side(**waker);
             let sides: BTreeSet<(u32, u32)> = waiters
-                .iter()
-                .filter(|(_, ns)| **ns as f64 >= CHOKE_SHARE * wall)
-                .map(|(tid, _)| side(*tid))
+                .keys()
+                // Threads of a pool, of which now one makes a batch and now another, wait for each other.
+                .filter(|tid| waits(**waker, **tid) && !waits(**tid, **waker))
+                .map(|tid| side(*tid))
                 .filter(|side| *side != own)
                 .collect();
-            facts.session.thread(*waker).is_some() && sides.len() >= 2
+            facts.session.thread(**waker).is_some() && sides.len() >= 2
         })
-        .map(|(waker, _)| waker)
+        .map(|(waker, _)| *waker)
         .collect()
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     analysis::{Kind, python::Place, running::decodes, spans::overlap, walk::What, words},
-    record::fact::SampleFact,
+    record::fact::{PlaceClass, SampleFact},
     session::Id,
 };
 
@@ -113,17 +113,36 @@ pub(super) fn rule(look: &Look) -> Answer {
                 format!("if that work makes batches, let a DataLoader with num_workers={:.0} do it while the trainer computes; if it is a metric, a log or garbage collection, do it less often", wanted.unwrap_or(1.0).min(cpus).ceil()),
             );
         }
+        let more_workers = |wanted: f64| match look.trainer.cast.workers.is_empty() {
+            true if in_python(look) => "let processes make the batches in place of these threads, of which one at a time has the interpreter (a DataLoader with num_workers; in tf.data TensorFlow's own operations in place of Python, or several generators, each in a process)".to_owned(),
+            true => format!("have about {:.0} threads load", wanted.ceil()),
+            false => format!("raise num_workers to about {:.0}", wanted.ceil()),
+        };
         let advice = match wanted {
             Some(wanted) if parallel == 0 && wanted <= free + SPARE => format!(
                 "let a DataLoader with num_workers={:.0} do that work while the trainer computes",
                 wanted.ceil()
             ),
-            Some(wanted) if wanted > parallel as f64 + SPARE && wanted - parallel as f64 <= free + SPARE => format!("raise num_workers to about {:.0}", wanted.ceil()),
+            Some(wanted) if wanted > parallel as f64 + SPARE && wanted - parallel as f64 <= free + SPARE => more_workers(wanted),
             Some(wanted) if !look.behind_producers(KIND) && wanted + SPARE < parallel as f64 => format!("{more}let the workers stand back: os.nice(10) in worker_init_fn, one thread in each (torch.set_num_threads(1)), and about {:.0} of them, which keep up with the trainer", wanted.ceil()),
             _ => format!("{more}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free"),
         };
         (summary, advice)
     })
+}
+
+/// Whether most of what producers run is the Python interpreter.
+fn in_python(look: &Look) -> bool {
+    let producers = look.trainer.cast.producers.iter();
+    let samples: Vec<_> = producers
+        .flat_map(|tid| look.facts.samples(*tid))
+        .map(|sample| look.session.places.get(&sample.place))
+        .collect();
+    let interpreter = samples
+        .iter()
+        .flatten()
+        .filter(|place| matches!(place.class, PlaceClass::Python | PlaceClass::PyMalloc));
+    interpreter.count() * 2 > samples.len()
 }
 
 /// Workers that would keep up with the trainer: their work for the time in which the trainer needs a batch.

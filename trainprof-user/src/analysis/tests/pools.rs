@@ -3,8 +3,8 @@
 use super::{
     clocks::{steps, uneven},
     company::is_near,
-    stories::{TRAINER, share, trainer},
-    tale::{By, FUTEX, On, Tale},
+    stories::{TRAINER, feeds, job, share, stall, trainer},
+    tale::{By, FUTEX, On, READ, Tale},
 };
 use crate::{
     analysis::{Kind, steps::Clock},
@@ -94,4 +94,57 @@ fn a_frameworks_thread_that_runs_python_makes_batches() {
         let found = share(&trainer(&tale, 8000.0), Kind::InputCpu);
         is_near(found, expected);
     }
+}
+
+/// The trainer computes for 10 of 25 ms and then waits for a thread that waits for one of two others meanwhile. These run Python in turn, and
+/// each waits for the other.
+fn python_in_a_pool() -> Tale {
+    const LAST: u32 = TRAINER + 1;
+    let pool = [TRAINER + 2, TRAINER + 3];
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).library(TRAINER, "tensorflow");
+    tale.place(1, "python3.11", PlaceClass::Python);
+    for tid in [LAST, pool[0], pool[1]] {
+        tale.thread(TRAINER, tid);
+    }
+    for turn in 0..300_u32 {
+        let now = f64::from(turn) * 25.0;
+        let works = pool[turn as usize % 2];
+        let idles = pool[1 - turn as usize % 2];
+        let told = |tid: u32| On::Futex(0x10_000 * u64::from(tid));
+        let by = By::Thread(works);
+        tale.wait(idles, now, now + 24.7, FUTEX, told(idles), by);
+        tale.wait(LAST, now + 1.0, now + 24.8, FUTEX, told(LAST), by);
+        tale.sample(LAST, now + 0.5, 1);
+        let by = By::Thread(LAST);
+        tale.wait(TRAINER, now + 10.0, now + 24.9, FUTEX, told(TRAINER), by);
+        for n in 0..5 {
+            tale.sample(works, now + 3.0 + 5.0 * f64::from(n), 1);
+        }
+    }
+    tale
+}
+
+#[test]
+fn a_pool_of_which_one_thread_after_the_other_works_has_no_single_producer() {
+    let trainer = trainer(&python_in_a_pool(), 7500.0);
+    is_near(share(&trainer, Kind::InputCpu), 0.6);
+    is_near(share(&trainer, Kind::Serialization), 0.0);
+}
+
+#[test]
+fn who_feeds_all_others_is_a_single_producer() {
+    let mut tale = job(3);
+    for step in 0..80_u32 {
+        let begin = f64::from(step) * 100.0;
+        for worker in [201, 202] {
+            let by = By::Thread(203);
+            tale.wait(worker, begin, begin + 95.0, READ, On::Pipe(5), by);
+        }
+        let worker = 201 + step % 2;
+        feeds(&mut tale, worker, begin + 0.2, begin + 99.8);
+        stall(&mut tale, begin + 40.0, begin + 99.9, worker);
+    }
+    let trainer = trainer(&tale, 8000.0);
+    is_near(share(&trainer, Kind::Serialization), 0.55);
 }
