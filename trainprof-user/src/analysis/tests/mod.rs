@@ -11,6 +11,7 @@ mod confidence;
 mod devices;
 mod edge_cases;
 mod epochs;
+mod garbage;
 pub(crate) mod gpu_unseen;
 mod locks;
 mod memory;
