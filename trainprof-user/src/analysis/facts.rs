@@ -274,9 +274,10 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Samples of Python programs that lie in these segments, or after the last.
+/// Samples of Python programs that lie in these segments, or after all that history keeps.
 fn python(session: &Session, segments: &[&Segment]) -> HashMap<u32, Vec<(u64, u32)>> {
-    let end = segments.last().map_or(0, |segment| segment.to.0);
+    let end = session.history.segments().last();
+    let end = end.map_or(0, |segment| segment.to.0);
     let told = |at: u64| {
         let next = segments.partition_point(|segment| segment.to.0 < at);
         at > end

@@ -11,10 +11,11 @@ use trainprof_common::thread::WakerKind;
 use super::{
     apart::{after_work, apart},
     cast::Cast,
-    clock::MIN_STEPS,
+    clock::{MIN_STEPS, SAME},
     facts::Facts,
     locks::{Locks, lock_of},
     room::own_lines,
+    spans::share_inside,
     timeline::line,
 };
 use crate::session::kind::WaitKind;
@@ -24,6 +25,8 @@ use crate::session::kind::WaitKind;
 const SLEEPS: f64 = 0.5;
 const RUNS: f64 = 0.25;
 const MIN_SLEEP_NS: u64 = 2_000_000;
+/// Waits of less than this part (0–1) of the usual length, where they are many, are for something else that the pool does.
+const SHORT: f64 = 0.2;
 /// Calls of the pool that a turn may have, and by which part (0–1) calls of the same kind differ of what neighbours differ by.
 const MOST_CALLS: usize = 4;
 const ALIKE: f64 = 0.5;
@@ -35,7 +38,7 @@ pub(super) fn own_thread(facts: &Facts, cast: &Cast, locks: &Locks) -> Option<Ve
     if !drives_gpu(facts, cast) {
         return None;
     }
-    let times: Vec<u64> = waits(facts, cast, locks)?
+    let times: Vec<u64> = waits(facts, cast, locks, |_| false)?
         .iter()
         .map(|wait| wait.1)
         .collect();
@@ -44,19 +47,38 @@ pub(super) fn own_thread(facts: &Facts, cast: &Cast, locks: &Locks) -> Option<Ve
 }
 
 /// When the step thread was done waiting for threads that do all of its computing: TensorFlow's and JAX's pools without a GPU. `None` where
-/// it computes itself: there, threads compute together with it, many times in a step.
-pub(super) fn pool(facts: &Facts, cast: &Cast, locks: &Locks) -> Option<Vec<u64>> {
+/// it computes itself: there, threads compute together with it, many times in a step. `made`: when it made batches itself, which is no such
+/// computing. It may wait for those who make batches on the same semaphore, of its own, as for the pool.
+pub(super) fn pool(
+    facts: &Facts,
+    cast: &Cast,
+    locks: &Locks,
+    made: &[(u64, u64)],
+) -> Option<Vec<u64>> {
     if drives_gpu(facts, cast) {
         return None;
     }
-    let waits = waits(facts, cast, locks)?;
+    let mut waits = waits(facts, cast, locks, |tid| cast.producers.contains(&tid))?;
+    let mut sorted: Vec<u64> = waits.iter().map(|(from, woken)| woken - from).collect();
+    sorted.sort_unstable();
+    let usual = sorted[sorted.len() / 2] as f64;
+    let is_short = |length: u64| (length as f64) < SHORT * usual;
+    let short = sorted.iter().filter(|length| is_short(**length)).count();
+    if short as f64 > SAME * sorted.len() as f64 {
+        waits.retain(|(from, woken)| !is_short(woken - from));
+    }
     let lengths: Vec<u64> = waits.iter().map(|(from, woken)| woken - from).collect();
     let slept: u64 = lengths.iter().sum();
     let all = facts.walkable_ns() as f64;
     let thread = facts.session.thread(cast.step_tid)?;
     // All of the watch, of which not all may be kept.
     let ran = thread.run_ns as f64 / thread.present_ns(facts.session.until) as f64;
-    if (slept as f64) < SLEEPS * all || ran > RUNS || slept < MIN_SLEEP_NS * waits.len() as u64 {
+    let making = share_inside(&facts.spans, made);
+    let rest = 1.0 - making;
+    if (slept as f64) < SLEEPS * rest * all
+        || ran - making > RUNS * rest
+        || slept < MIN_SLEEP_NS * waits.len() as u64
+    {
         return None;
     }
     let each = calls_in_a_turn(&lengths);
@@ -77,14 +99,20 @@ fn calls_in_a_turn(lengths: &[u64]) -> usize {
         .unwrap_or(1)
 }
 
-/// Waits for threads of its own process that make no batches, where it waits longest, in order: since when, until when.
-fn waits(facts: &Facts, cast: &Cast, locks: &Locks) -> Option<Vec<(u64, u64)>> {
+/// Waits for threads of its own process that make no batches, where it waits longest, in order: since when, until when. `others`: who else
+/// may end waits in the same places.
+fn waits(
+    facts: &Facts,
+    cast: &Cast,
+    locks: &Locks,
+    others: impl Fn(u32) -> bool,
+) -> Option<Vec<(u64, u64)>> {
     let serves = |tid: u32| {
         tid != cast.step_tid
             && facts.pid(tid) == Some(cast.trainer)
             && !cast.producers.contains(&tid)
     };
-    let own = own_lines(facts, cast.step_tid, serves);
+    let own = own_lines(facts, cast.step_tid, |tid| serves(tid) || others(tid));
     let mut waits = BTreeMap::<u64, (u64, Vec<(u64, u64)>)>::new();
     for item in facts.items(cast.step_tid).iter().filter(|item| {
         item.kind() == WaitKind::Futex

@@ -466,7 +466,7 @@ fn from_own_thread(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
 
 /// Computing that threads of its own do while it waits.
 fn from_pool(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
-    let times = pool(facts, cast, scene.locks)?;
+    let times = pool(facts, cast, scene.locks, scene.own_batches())?;
     Some(build(facts, Clock::OwnThread, times, None))
 }
 

@@ -5,7 +5,7 @@ use super::{
     stories::{TRAINER, close, feeds, job, share, stall, trainer},
     tale::{By, FSYNC, On, Tale},
 };
-use crate::analysis::{Kind, Trainer, steps::Clock};
+use crate::analysis::{Kind, Trainer, facts::Facts, steps::Clock};
 use trainprof_common::op::{Class, Op};
 
 /// Length of the watch, seconds.
@@ -116,6 +116,16 @@ fn batches_that_the_step_thread_makes_are_seen_without_calls_where_stacks_show_t
     assert!((168..=170).contains(&steps.spans.len()), "{steps:?}");
     let truth = (6.0 * 0.7 + 14.0 * 0.6) / 20.0;
     close(share(&trainer, Kind::InputCpu), truth, "input-cpu");
+}
+
+#[test]
+fn stacks_of_time_without_calls_do_not_count_beside_calls() {
+    let session = alone_slowed_while_counted().session(f64::from(SECONDS) * 1e3);
+    let of = |facts: &Facts| facts.python_samples(TRAINER).len();
+    // One each 20 ms; calls are counted for six of twenty seconds, the last of which is not one of them.
+    assert_eq!(of(&Facts::new(&session)), 300);
+    let all = Facts::of_all_time(&session).expect("time without calls");
+    assert_eq!(of(&all), 1000);
 }
 
 #[test]

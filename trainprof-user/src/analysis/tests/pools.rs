@@ -3,6 +3,7 @@
 use super::{
     clocks::{steps, uneven},
     company::is_near,
+    python::alone,
     stories::{TRAINER, feeds, job, share, stall, trainer},
     tale::{By, FUTEX, On, READ, Tale},
 };
@@ -65,6 +66,27 @@ fn a_pool_that_does_all_computing_shows_the_steps() {
 }
 
 #[test]
+fn a_pool_computes_what_the_trainer_has_made_itself() {
+    // 50 of 100 ms the trainer makes a batch, as its stacks show, then it sleeps for a pool.
+    const POOL: u32 = TRAINER + 1;
+    let mut tale = alone("features", false);
+    tale.thread(TRAINER, POOL);
+    let made = (0..80).flat_map(|step| (0..5).map(move |n| f64::from(step * 100 + n * 10 + 5)));
+    tale.stack(1, &[4, 2, 1], TRAINER, made);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let given = begin + 51.0;
+        let by = By::Thread(TRAINER);
+        tale.wait(POOL, begin - 1.0, given, FUTEX, On::Futex(0x20_000), by);
+        let by = By::Thread(POOL);
+        tale.wait(TRAINER, given, begin + 99.0, FUTEX, On::Futex(0x10_000), by);
+    }
+    let found = steps(&tale, 8000.0).expect("steps");
+    assert_eq!(found.clock, Clock::OwnThread);
+    assert!((78..=80).contains(&found.spans.len()), "{found:?}");
+}
+
+#[test]
 fn a_frameworks_thread_that_runs_python_makes_batches() {
     // The trainer sleeps for a pool that waits for 15 of 24 ms for another thread of its own: for a part of the model, or for
     // Python that the pipeline calls.
@@ -123,6 +145,62 @@ fn python_in_a_pool() -> Tale {
         }
     }
     tale
+}
+
+#[test]
+fn a_pool_and_who_makes_batches_are_waited_for_on_one_semaphore() {
+    // 10 of 40 ms the trainer waits for Python that the pipeline calls, and 27 for the pool that computes.
+    const POOL: u32 = TRAINER + 1;
+    const MAKER: u32 = TRAINER + 2;
+    const OTHER: u32 = TRAINER + 3;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).library(TRAINER, "tensorflow");
+    for tid in [POOL, MAKER, OTHER] {
+        tale.thread(TRAINER, tid);
+    }
+    tale.place(1, "libtensorflow_cc.so.2", PlaceClass::Other)
+        .place(2, "python3.11", PlaceClass::Python);
+    for turn in 0..200 {
+        let now = f64::from(turn) * 40.0;
+        let (made, done) = (now + 10.0, now + 39.9);
+        let semaphore = On::Futex(0x10_000);
+        tale.wait(TRAINER, now, made, FUTEX, semaphore, By::Thread(MAKER));
+        tale.wait(
+            TRAINER,
+            made + 2.5,
+            done,
+            FUTEX,
+            semaphore,
+            By::Thread(POOL),
+        );
+        // Another one makes batches in turn with it.
+        let (others, own) = (On::Futex(0x40_000), On::Futex(0x30_000));
+        tale.wait(MAKER, made + 0.1, done, FUTEX, own, By::Thread(OTHER));
+        tale.wait(
+            OTHER,
+            done + 0.2,
+            done + 10.1,
+            FUTEX,
+            others,
+            By::Thread(MAKER),
+        );
+        tale.sample(OTHER, now + 20.0, 2);
+        let by = By::Thread(TRAINER);
+        tale.wait(
+            POOL,
+            done + 0.05,
+            done + 10.5,
+            FUTEX,
+            On::Futex(0x20_000),
+            by,
+        );
+        tale.sample(TRAINER, made + 1.0, 2);
+        tale.sample(MAKER, now + 5.0, 2);
+        tale.sample(POOL, now + 20.0, 1);
+    }
+    let found = steps(&tale, 8000.0).expect("steps");
+    assert_eq!(found.clock, Clock::OwnThread, "{:?}", found.others);
+    assert!(found.spans.len().abs_diff(200) <= 2, "{found:?}");
 }
 
 #[test]
