@@ -26,14 +26,18 @@ const BY_CALLS: f64 = 0.02;
 /// Parts of the time (0–1) in which stacks, and calls, show the step thread at its batches differ by this at most: stacks are few.
 const STACKS_OFF: f64 = 0.2;
 
-/// Whether `all`, in a part of which no calls were counted, tells as much of a trainer as `counted`, by which it was found.
-pub(super) fn tells(counted: &Facts, all: &Facts, trainer: &Trainer) -> bool {
+/// Whether time without calls may tell as much of a trainer as `counted`, by which it was found.
+pub(super) fn may_tell(counted: &Facts, trainer: &Trainer) -> bool {
     trainer.cast.ranks.is_empty()
         && trainer.epochs.is_none()
         && trainer.beside_model.is_empty()
-        && batches_are_seen(counted, all, trainer)
         && known_by_calls(counted, trainer) <= BY_CALLS
         && one_pass_each(counted, trainer)
+}
+
+/// Whether `all`, in a part of which no calls were counted, does.
+pub(super) fn tells(counted: &Facts, all: &Facts, trainer: &Trainer) -> bool {
+    batches_are_seen(counted, all, trainer)
         && passes_all_through(all, trainer.cast.step_tid)
         && on_files(all, trainer.cast.step_tid) <= ON_FILES
 }

@@ -31,8 +31,12 @@ const COLLECTOR: [&str; 22] = [
 /// What goes through an object's members for it: `list_traverse`, `tupletraverse`.
 const TRAVERSES: &str = "traverse";
 
-/// Samples of one collection are so far apart (ns) at most. In between it calls functions of the interpreter that others call as well.
+/// Samples of one collection are so far apart (ns) at most, with so few others in between: it calls functions of the interpreter that others
+/// call as well.
 const SAME_NS: u64 = 50_000_000;
+const MOST_OTHERS: usize = 2;
+/// Stretches of which it is this part (0–1) are there for it.
+const MOSTLY: f64 = 0.5;
 
 /// Stretches in which a thread did so, where that is at least this part (0–1) of the time; each from half the time since the sample before
 /// it to half of that until the next one after it, as far as these belong to it.
@@ -40,14 +44,20 @@ pub(super) fn collecting(facts: &Facts, tid: u32, least: f64) -> Vec<(u64, u64)>
     let samples = facts.samples(tid);
     let mut out: Vec<(u64, u64)> = Vec::new();
     let mut last = None;
+    let mut others = 0;
     for (n, sample) in samples.iter().enumerate() {
         let Some(collects) = collects(facts.session, sample.place) else {
             last = None;
             continue;
         };
         if !collects {
+            others += 1;
+            if others > MOST_OTHERS {
+                last = None;
+            }
             continue;
         }
+        others = 0;
         let at = sample.at.0;
         let half = |gap: u64| gap.min(SAME_NS) / 2;
         let before = n.checked_sub(1).map_or(at, |n| samples[n].at.0);
@@ -63,6 +73,11 @@ pub(super) fn collecting(facts: &Facts, tid: u32, least: f64) -> Vec<(u64, u64)>
         out.clear();
     }
     out
+}
+
+/// Whether these stretches (sorted, without overlaps) are mostly such.
+pub(super) fn mostly_collects(facts: &Facts, tid: u32, stretches: &[(u64, u64)]) -> bool {
+    share_inside(stretches, &collecting(facts, tid, 0.0)) >= MOSTLY
 }
 
 /// Whether a place is in the collector; `None` where it is not in the interpreter at all.

@@ -11,11 +11,8 @@ const MORE_THAN_ALLOWED: f64 = 1.05;
 /// CPU time of these threads of the job in what can be walked, ns.
 pub fn cpu_ns(facts: &Facts, of: impl Fn(u32) -> bool) -> f64 {
     facts
-        .session
-        .history
-        .segments()
-        .flat_map(|segment| &segment.residuals)
-        .filter(|(tid, _)| of(**tid))
+        .residuals()
+        .filter(|(tid, _)| of(*tid))
         .map(|(_, residual)| residual.run_ns as f64)
         .sum()
 }
@@ -23,12 +20,9 @@ pub fn cpu_ns(facts: &Facts, of: impl Fn(u32) -> bool) -> f64 {
 /// CPU time that threads of the job, but for `without`, spent on waiting for others on the CPU in what can be walked, ns.
 pub fn spun_ns(facts: &Facts, without: &BTreeSet<u32>) -> f64 {
     facts
-        .session
-        .history
-        .segments()
-        .flat_map(|segment| &segment.residuals)
+        .residuals()
         .filter(|(tid, _)| !without.contains(tid))
-        .map(|(tid, residual)| residual.run_ns as f64 * spinning(facts, *tid))
+        .map(|(tid, residual)| residual.run_ns as f64 * spinning(facts, tid))
         .sum()
 }
 

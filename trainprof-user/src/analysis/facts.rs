@@ -45,6 +45,8 @@ pub struct Facts<'a> {
     pub spans: Vec<(u64, u64)>,
     /// Calls of trainers were counted all through them. Else what is found by calls is found in a part of the time only.
     pub with_calls: bool,
+    /// Of them, those in which trainers' calls were counted while in others they were not: counting slows such a job down.
+    pub slowed: Vec<(u64, u64)>,
 }
 
 impl<'a> Facts<'a> {
@@ -111,6 +113,7 @@ impl<'a> Facts<'a> {
             .map(|(tid, waits)| (tid, timeline(waits)))
             .collect();
         put_together(session, &mut timelines);
+        let with_calls = segments.iter().all(|segment| segment.with_calls);
         Self {
             session,
             timelines,
@@ -121,13 +124,13 @@ impl<'a> Facts<'a> {
             touches,
             python: python(session, &segments),
             handed: handed(session),
-            spans: union(
-                segments
-                    .iter()
-                    .map(|segment| (segment.from.0, segment.to.0))
-                    .collect(),
-            ),
-            with_calls: segments.iter().all(|segment| segment.with_calls),
+            spans: spans(&segments, |_| true),
+            slowed: if with_calls {
+                Vec::new()
+            } else {
+                spans(&segments, |segment| segment.with_calls)
+            },
+            with_calls,
             segments,
         }
     }
@@ -224,6 +227,14 @@ impl<'a> Facts<'a> {
         self.python.values().map(Vec::as_slice)
     }
 
+    /// What threads did while no single wait of theirs was recorded, by interval.
+    pub fn residuals(&self) -> impl Iterator<Item = (u32, &Residual)> {
+        let segments = self.segments.iter();
+        segments
+            .flat_map(|segment| &segment.residuals)
+            .map(|(tid, residual)| (*tid, residual))
+    }
+
     /// Calls into the GPU's runtime, in the order in which they were seen.
     pub fn gpu_calls(&self) -> impl Iterator<Item = &GpuCallFact> {
         self.segments.iter().flat_map(|segment| &segment.calls)
@@ -272,6 +283,16 @@ impl<'a> Facts<'a> {
     pub fn pid(&self, tid: u32) -> Option<u32> {
         self.session.thread(tid).map(|thread| thread.pid)
     }
+}
+
+/// Stretches of time without a hole that such segments cover.
+fn spans(segments: &[&Segment], of: impl Fn(&Segment) -> bool) -> Vec<(u64, u64)> {
+    let these = segments.iter().filter(|segment| of(segment));
+    union(
+        these
+            .map(|segment| (segment.from.0, segment.to.0))
+            .collect(),
+    )
 }
 
 /// Samples of Python programs that lie in these segments, or after all that history keeps.

@@ -80,6 +80,7 @@ pub use verdict::Verdict;
 use self::{
     bound::Terms,
     causes::Scene,
+    collecting::mostly_collects,
     cpus::{allowed_cpus, cpu_ns, cpus, host_cpus, kernel_threads, spun_ns},
     demand::demand,
     epochs::epochs,
@@ -126,7 +127,7 @@ pub fn analyse(session: &Session) -> Analysis {
     let Some(trainer) = analysis
         .trainer
         .as_ref()
-        .filter(|_| analysis.others.is_empty())
+        .filter(|trainer| analysis.others.is_empty() && all_time::may_tell(&counted, trainer))
     else {
         return analysis;
     };
@@ -275,6 +276,7 @@ fn trainer(
         around_calls: scene.around_calls().clone(),
         taking_in: scene.taking_in().to_vec(),
         beside_model: scene.beside_model().to_vec(),
+        garbage: mostly_collects(facts, cast.step_tid, scene.beside_model()),
         kinds_of_leaf,
         shares,
         epochs: facts

@@ -65,6 +65,8 @@ pub struct Trainer {
     pub taking_in: Vec<(u64, u64)>,
     /// Stretches in which the step thread, having producers and no GPU, did other work than its model's and its input's.
     pub beside_model: Vec<(u64, u64)>,
+    /// That is mostly the collecting of Python's garbage.
+    pub garbage: bool,
 }
 
 impl Trainer {

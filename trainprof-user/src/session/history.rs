@@ -163,16 +163,24 @@ impl History {
         }
     }
 
-    /// Drops what is without calls, which tells the least, or else every second group, the newest one never.
+    /// Drops every second group, the newest one never: of segments with calls, or of those without if these are the larger part, so that
+    /// neither kind crowds the other out.
     fn thin(&mut self) {
         self.thinned = true;
-        self.segments.retain(|segment| segment.with_calls);
-        self.facts = self.segments.iter().map(Segment::facts).sum();
-        if self.facts <= MAX_FACTS {
-            return;
-        }
-        let groups = self.segments.len() / GROUP;
-        if groups < 3 {
+        let these = |with_calls: bool| {
+            let of_kind = self
+                .segments
+                .iter()
+                .filter(move |s| s.with_calls == with_calls);
+            (
+                of_kind.clone().count(),
+                of_kind.map(Segment::facts).sum::<usize>(),
+            )
+        };
+        let (with, without) = (these(true), these(false));
+        let with_calls = with.1 >= without.1;
+        let count = if with_calls { with.0 } else { without.0 };
+        if count / GROUP < 3 {
             // Little time and many facts: the oldest intervals go.
             while self.facts > MAX_FACTS && self.segments.len() > 1 {
                 if let Some(old) = self.segments.pop_front() {
@@ -180,9 +188,12 @@ impl History {
                 }
             }
         } else {
-            let last = self.segments.len() - GROUP;
+            let last = count - GROUP;
             let mut at = 0;
-            self.segments.retain(|_| {
+            self.segments.retain(|segment| {
+                if segment.with_calls != with_calls {
+                    return true;
+                }
                 let keep = (at / GROUP).is_multiple_of(2) || at >= last;
                 at += 1;
                 keep
@@ -311,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_are_too_many_facts_those_without_calls_go_first() {
+    fn of_too_many_facts_those_without_calls_go_where_they_are_more() {
         let mut history = History::default();
         let all = MAX_FACTS as u64 + 1;
         for second in 0..100_u64 {
@@ -329,9 +340,15 @@ mod tests {
             let gone = history.close(&interval, second % 10 == 0, |_| None);
             assert_eq!(gone, second == 99, "{second}");
         }
-        let spans = history.spans();
-        let kept = (0..10).map(|n| (KtimeNs(n * 10_000_000), KtimeNs(n * 10_000_000 + 1_000_000)));
-        assert_eq!(spans, kept.collect::<Vec<_>>());
+        let kept = |with_calls| {
+            let segments = history.segments();
+            segments.filter(move |segment| segment.with_calls == with_calls)
+        };
+        assert_eq!((kept(true).count(), kept(false).count()), (10, 50));
+        assert_eq!(
+            kept(false).last().map(|segment| segment.to.0),
+            Some(100_000_000)
+        );
         assert!(history.thinned);
     }
 

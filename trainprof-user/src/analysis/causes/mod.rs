@@ -170,7 +170,10 @@ impl<'a> Scene<'a> {
             }
             // Garbage that is collected while a batch is made is mostly that batch's.
             let collecting = collecting(facts, cast.step_tid, BESIDE);
-            found.extend(without(&collecting, &own_batches.spans));
+            let collecting = without(&collecting, &own_batches.spans);
+            if share_inside(&facts.spans, &collecting) >= BESIDE {
+                found.extend(collecting);
+            }
             without(&union(found), &checkpoints.own)
         } else {
             let taken = taken(facts, cast, locks);

@@ -9,7 +9,7 @@ use crate::{
         helpers::Task,
         kind::Kind,
         running::split,
-        spans::{share_inside, without},
+        spans::{share_inside, union, without},
         spinning::spun,
         walk::{Leaf, What},
     },
@@ -190,8 +190,12 @@ impl Scene<'_> {
             out.push((Kind::HostCompute, detail, other));
             left -= other;
         }
-        // What it wrote has had its part.
-        let windows = &*without(windows, checkpoints);
+        // What it wrote, and did beside its model, has had its part.
+        let apart = match own {
+            true => union([checkpoints, &self.beside_model].concat()),
+            false => checkpoints.to_vec(),
+        };
+        let windows = &*without(windows, &apart);
         let split = split(self.facts, tid, windows);
         let (meta, read) = self.files.of_thread(tid);
         // Faults on mapped files read them.

@@ -95,12 +95,7 @@ fn pinned_per_s(facts: &Facts) -> f64 {
                     || name.contains("HostRegister")
             })
     };
-    let calls = session
-        .history
-        .segments()
-        .flat_map(|segment| &segment.calls)
-        .filter(|call| pins(call.function))
-        .count();
+    let calls = facts.gpu_calls().filter(|call| pins(call.function)).count();
     calls as f64 * 1e9 / facts.walkable_ns().max(1) as f64
 }
 

@@ -7,8 +7,6 @@ use super::{
 use crate::{
     analysis::{
         Kind,
-        collecting::collecting,
-        spans::share_inside,
         words::{self, percent},
     },
     record::fact::GpuCallKind,
@@ -17,8 +15,6 @@ use crate::{
 const KIND: Kind = Kind::HostCompute;
 /// Who waits for the GPU more seldom, on average, does not do so in each step.
 const ONCE_A_STEP: f64 = 0.75;
-/// Collecting garbage is what is done beside the model from this part (0–1) of it on.
-const MOSTLY: f64 = 0.5;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
@@ -73,11 +69,10 @@ pub(super) fn rule(look: &Look) -> Answer {
 
 /// What is to be said where the work beside the model's is mostly the collecting of garbage.
 fn garbage(look: &Look, evidence: &mut Evidence) -> Option<(String, String)> {
-    let tid = look.trainer.cast.step_tid;
-    let stretches = collecting(look.facts, tid, 0.0);
-    if share_inside(&look.trainer.beside_model, &stretches) < MOSTLY {
+    if !look.trainer.garbage {
         return None;
     }
+    let stretches = &look.trainer.beside_model;
     let ns: u64 = stretches.iter().map(|(from, to)| to - from).sum();
     let each_ms = ns as f64 / 1e6 / stretches.len() as f64;
     let a_minute = stretches.len() as f64 * 60e9 / look.facts.walkable_ns().max(1) as f64;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 
 use super::{Answer, Evidence, Finding, Look, look::rounded};
-use crate::analysis::{Kind, alternation::is_interpreter, words};
+use crate::analysis::{Kind, alternation::is_interpreter, spans::overlap, words};
 
 /// A step, from and to.
 type Span = (u64, u64);
@@ -29,7 +29,8 @@ pub(super) fn rule(look: &Look) -> Answer {
     let (slow, normal): (Vec<Span>, Vec<Span>) = steps
         .spans
         .iter()
-        .partition(|(from, to)| to - from >= limit);
+        // Those in which calls were counted, of a job that this slows down, would be quicker without.
+        .partition(|(from, to)| to - from >= limit && overlap(&look.facts.slowed, *from, *to) == 0);
     let total: u64 = steps.spans.iter().map(|(from, to)| to - from).sum();
     let lost: f64 = slow
         .iter()

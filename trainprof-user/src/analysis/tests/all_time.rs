@@ -5,7 +5,7 @@ use super::{
     stories::{TRAINER, close, feeds, job, share, stall, trainer},
     tale::{By, FSYNC, On, Tale},
 };
-use crate::analysis::{Kind, Trainer, facts::Facts, steps::Clock};
+use crate::analysis::{Kind, Trainer, analyse, facts::Facts, steps::Clock};
 use trainprof_common::op::{Class, Op};
 
 /// Length of the watch, seconds.
@@ -55,11 +55,18 @@ fn is_told_by_counted_time(trainer: &Trainer) {
     let steps = trainer.steps.as_ref().expect("steps");
     assert!((26..=30).contains(&steps.spans.len()), "{steps:?}");
     assert_eq!(steps.quantile_ns(0.5) / 1_000_000, 200);
+    // CPU time is of the same time: a worker, and a quarter of the trainer.
+    let cpus = trainer.terms.cpu / trainer.wall;
+    assert!((1.0..1.6).contains(&cpus), "{cpus}");
 }
 
 #[test]
 fn passes_tell_the_steps_of_time_without_calls_as_well() {
-    let trainer = of(&slowed_while_counted(|_, _| true));
+    let analysis = analyse(&slowed_while_counted(|_, _| true).session(f64::from(SECONDS) * 1e3));
+    // What trainprof itself does to steps is no tail.
+    let kinds: Vec<_> = analysis.findings.iter().map(|f| f.kind).collect();
+    assert!(!kinds.contains(&"tail-latency"), "{kinds:?}");
+    let trainer = analysis.trainer.expect("a trainer");
     let steps = trainer.steps.as_ref().expect("steps");
     assert_eq!(steps.clock, Clock::BackwardPass);
     // 6 s of 5 a second, and 14 of 10.

@@ -1,6 +1,7 @@
 //! Stories of Python's garbage that is collected in the trainer.
 
 use super::{
+    python::alone,
     stories::{TRAINER, close, job, share, stall, trainer},
     tale::Tale,
 };
@@ -81,4 +82,43 @@ fn collecting_garbage_beside_workers_is_no_model() {
     }
     let trainer = trainer(&tale, 8000.0);
     close(share(&trainer, Kind::HostCompute), 0.4, "garbage");
+}
+
+#[test]
+fn garbage_beside_batches_takes_nothing_from_them() {
+    // Half of 100 ms the trainer makes its batch, a fifth it collects garbage.
+    let mut tale = alone("Data.__getitem__", false);
+    tale.place(1, "libtorch_cpu.so", PlaceClass::Other)
+        .place(2, "libdata.so", PlaceClass::Other)
+        .place_in(3, "python3.11", "gc_collect_main", PlaceClass::Python);
+    let times = |from: u32, to: u32| {
+        (0..80).flat_map(move |step| (from..to).map(move |n| f64::from(step * 100 + n * 10 + 5)))
+    };
+    tale.stack(1, &[4, 2, 1], TRAINER, times(0, 5))
+        .stack(2, &[1], TRAINER, times(5, 7))
+        .stack(3, &[3, 1], TRAINER, times(7, 10));
+    for (place, from, to) in [(2, 0, 5), (3, 5, 7), (1, 7, 10)] {
+        for when in times(from, to) {
+            tale.sample(TRAINER, when, place);
+        }
+    }
+    let trainer = trainer(&tale, 8000.0);
+    close(share(&trainer, Kind::HostCompute), 0.2, "garbage");
+    close(share(&trainer, Kind::InputCpu), 0.5, "batches");
+    close(share(&trainer, Kind::Compute), 0.3, "model");
+}
+
+#[test]
+fn now_and_then_a_sample_of_the_collector_is_no_collection_all_the_time() {
+    // One of five samples of a thread that runs the interpreter.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .place(2, "python3.11", PlaceClass::Python)
+        .place_in(3, "python3.11", "gc_collect_main", PlaceClass::Python);
+    for n in 0..800 {
+        let place = if n % 5 == 0 { 3 } else { 2 };
+        tale.sample(TRAINER, f64::from(n * 10) + 7.0, place);
+    }
+    let trainer = trainer(&tale, 8000.0);
+    assert!(share(&trainer, Kind::HostCompute) < 0.25);
 }
