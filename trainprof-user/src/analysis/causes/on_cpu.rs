@@ -190,9 +190,9 @@ impl Scene<'_> {
             out.push((Kind::HostCompute, detail, other));
             left -= other;
         }
-        // What it wrote, and did beside its model, has had its part.
+        // What it wrote, took in and did beside its model has had its part.
         let apart = match own {
-            true => union([checkpoints, &self.beside_model].concat()),
+            true => union([checkpoints, &self.taking_in, &self.beside_model].concat()),
             false => checkpoints.to_vec(),
         };
         let windows = &*without(windows, &apart);

@@ -1,7 +1,10 @@
 //! Stories of what else is in a job: its own helpers, a server above it, locks on files; and of what the trainer does with a
 //! batch before it computes.
 
-use trainprof_common::op::{Class, Op};
+use trainprof_common::{
+    op::{Class, Op},
+    thread::NR_PREEMPTED,
+};
 
 use super::{
     clocks::steps,
@@ -148,11 +151,13 @@ fn a_time_out_on_what_nobody_of_the_job_ends_is_no_idling() {
     is_near(share, 0.5);
 }
 
-/// A trainer with one worker, whose steps of 100 ms have 60 in which it takes the batch in, or computes too.
-fn takes_in(module: &str) -> Analysis {
+/// A trainer with one worker, whose steps of 100 ms have 60 in which it takes the batch in, or computes too. In some of these it copies
+/// the batch out of the pipe that it came by.
+fn takes_in(module: &str, copies: u32) -> Analysis {
     let mut tale = job(1);
     tale.place(1, "libtorch_cpu.so", PlaceClass::Other);
     tale.place(2, module, PlaceClass::Other);
+    tale.place(3, "[kernel]", PlaceClass::Kernel);
     for step in 0..80 {
         let begin = f64::from(step) * 100.0;
         stall(&mut tale, begin, begin + 1.0, 201);
@@ -166,8 +171,16 @@ fn takes_in(module: &str) -> Analysis {
             By::Thread(TRAINER),
         );
         for n in 0..10 {
-            let place = if n < 6 { 2 } else { 1 };
-            tale.sample(TRAINER, begin + 10.0 * f64::from(n) + 5.0, place);
+            let (place, call) = match n {
+                n if n < copies => (3, READ),
+                0..6 => (2, NR_PREEMPTED),
+                _ => (1, NR_PREEMPTED),
+            };
+            tale.sample_in(TRAINER, begin + 10.0 * f64::from(n) + 5.0, place, call);
+        }
+        if copies > 0 {
+            let bytes = 10_000_000;
+            tale.ops(TRAINER, begin, Op::Read, Class::Pipe, 0, 1, bytes, 1.0);
         }
     }
     analyse(&tale.session(8000.0))
@@ -175,7 +188,7 @@ fn takes_in(module: &str) -> Analysis {
 
 #[test]
 fn taking_a_batch_in_is_input_work_and_computing_before_asking_is_not() {
-    let analysis = takes_in("python3.11");
+    let analysis = takes_in("python3.11", 0);
     let verdict = analysis.verdict.as_ref().expect("a verdict");
     assert_eq!(verdict.bottleneck, "input-cpu", "{}", verdict.summary);
     is_near(verdict.share.expect("a share"), 0.6);
@@ -186,8 +199,17 @@ fn taking_a_batch_in_is_input_work_and_computing_before_asking_is_not() {
         "{}",
         verdict.summary
     );
-    let computes = takes_in("libtorch_python.so");
+    let computes = takes_in("libtorch_python.so", 0);
     assert_eq!(computes.verdict.expect("a verdict").bottleneck, "compute");
+}
+
+#[test]
+fn copying_a_batch_out_of_its_pipe_is_part_of_taking_it_in() {
+    let analysis = takes_in("python3.11", 3);
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    let share = |kind| share(trainer, kind);
+    is_near(share(Kind::InputCpu), 0.6);
+    is_near(share(Kind::Compute), 0.4);
 }
 
 #[test]
