@@ -3,11 +3,13 @@
 
 mod beside;
 mod cost;
+mod ending;
 mod estimate;
 mod events;
 mod helpers;
 mod intervals;
 mod looks;
+mod trainers;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,11 +21,15 @@ use std::{
 use trainprof_common::{loss::Loss, thread::ThreadState};
 
 pub use self::cost::Hidden;
-use self::{beside::Beside, cost::Cost, estimate::Estimate};
+use self::{
+    beside::Beside,
+    cost::Cost,
+    estimate::Estimate,
+    trainers::{busy_below, used},
+};
 
 use super::{
     alloc::{Allocs, Mode},
-    convert::{gpu_call_under_way, object_fact, totals},
     entries::Entries,
     gpu::Gpus,
     jitter::Jitter,
@@ -41,15 +47,12 @@ use super::{
     turns::{SomeCalls, Turns},
 };
 use crate::{
-    env::{EnvError, clock::process_cpu_ns, host::HostFacts, process},
+    env::{EnvError, host::HostFacts, process},
     event::{self, Event},
-    kernel::{FaultEdge, KernelError, Limits, Probes, StatsSwitch, touch_slot},
+    kernel::{KernelError, Limits, Probes, StatsSwitch},
     record::{
         Record,
-        fact::{
-            Counters, FaultSamplingFact, OpenThread, SamplingFact, Start, Stop, StopReason,
-            ThreadSeen,
-        },
+        fact::{FaultSamplingFact, SamplingFact, Start, ThreadSeen},
     },
     time::KtimeNs,
 };
@@ -64,24 +67,8 @@ const RAISE_AT_MOST: u64 = 32;
 /// about half of it (docs/BENCHMARKS.md, (b)). Numbers of calls that were not counted are reckoned with that.
 const OF_ESTIMATE: f64 = 0.5;
 
-/// Processes below those that were named whose calls are noted until it is known who trains.
-const TOUCHED_FIRST: usize = 32;
-
-/// Faults per nanosecond of the watch: at a tenth of a microsecond each, a thousandth of a CPU.
-const FAULTS_THAT_MATTER: f64 = 0.001 / 100.0;
-
-/// Who trains is asked at the end of each of so many intervals, of every so many-th after that, and when processes came.
-const TRAINERS_AT_FIRST: u32 = 10;
-const TRAINERS_EVERY: u32 = 5;
-
-/// Who uses so many times less of the CPUs than another process of the job does not train.
-const IDLE: u64 = 10;
-
 /// How long a drain waits for functions that are being looked up: mostly they are there at once.
 const PLACE_PATIENCE: Duration = Duration::from_millis(3);
-/// The same at the end of the watch.
-const LAST_PATIENCE: Duration = Duration::from_millis(500);
-
 /// Why a watch could not begin or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -302,31 +289,6 @@ impl Live {
         Ok(live)
     }
 
-    /// Who may train, until the first interval tells who does: the processes that were named, and below a launcher those that have
-    /// a framework loaded while their parents have none.
-    fn first_trainers(&self) -> BTreeSet<u32> {
-        let seen: BTreeMap<u32, (u32, bool)> = self
-            .out
-            .iter()
-            .filter_map(|record| match record {
-                Record::Process(process) => {
-                    let trains = process
-                        .frameworks
-                        .as_ref()
-                        .is_some_and(|loaded| loaded.trains());
-                    Some((process.pid, (process.parent, trains)))
-                }
-                _ => None,
-            })
-            .collect();
-        let trains = |pid: &u32| seen.get(pid).is_some_and(|(_, trains)| *trains);
-        let below = seen
-            .iter()
-            .filter(|(_, (parent, own))| *own && !trains(parent));
-        let below = below.map(|(pid, _)| *pid).take(TOUCHED_FIRST);
-        self.targets.iter().copied().chain(below).collect()
-    }
-
     /// How many processes of the job are alive, as far as events told.
     pub fn processes(&self) -> usize {
         self.alive.values().collect::<BTreeSet<_>>().len()
@@ -340,13 +302,6 @@ impl Live {
     /// Whether events and sums are to be looked at a fourth as often.
     pub fn are_drains_seldom(&self) -> bool {
         self.allocs.are_drains_seldom()
-    }
-
-    /// Whether it is time to ask who trains, and to tell [`Self::set_touched`].
-    pub fn may_have_other_trainers(&self) -> bool {
-        self.came
-            || self.intervals <= TRAINERS_AT_FIRST
-            || self.intervals.is_multiple_of(TRAINERS_EVERY)
     }
 
     /// The records that have gathered.
@@ -363,26 +318,6 @@ impl Live {
             Some(_) => slowed,
             None => slowed * OF_ESTIMATE,
         }
-    }
-
-    /// Notes the calls of these processes one by one from now on, and of no other.
-    pub fn set_touched(&mut self, pids: &BTreeSet<u32>) {
-        if self.touched == *pids {
-            return;
-        }
-        let slowed = self.slowed_by_counting();
-        self.turns
-            .tell(own::now(), &self.touched, slowed, &mut self.out);
-        let slots = |pids: &BTreeSet<u32>| -> BTreeSet<u32> {
-            pids.iter().map(|pid| touch_slot(*pid)).collect()
-        };
-        let (before, after) = (slots(&self.touched), slots(pids));
-        for slot in before.symmetric_difference(&after) {
-            if let Err(error) = self.probes.touch(*slot, after.contains(slot)) {
-                tracing::warn!(%error, "whose calls are noted could not be changed");
-            }
-        }
-        self.touched.clone_from(pids);
     }
 
     /// Turns waiting events into records.
@@ -475,90 +410,6 @@ impl Live {
             page_bytes: pages::page_bytes() as u32,
         }));
     }
-
-    /// Measures once what no clock sample shows of page faults, where these were so many that it matters.
-    fn fault_edge(&mut self, at: KtimeNs) {
-        let watched_ns = at.since(self.begun) as f64;
-        if self.edge_is_told || (self.all_faults as f64) < watched_ns * FAULTS_THAT_MATTER {
-            return;
-        }
-        // Where the one that was opened while we might is closed, the kernel may still allow another (kernel.perf_event_paranoid).
-        let held = self.probes.fault_edge.take();
-        let edge = held.map_or_else(FaultEdge::open, Ok);
-        match edge.and_then(|edge| edge.measure()) {
-            Ok(Some(ns)) => {
-                self.edge_is_told = true;
-                self.out.push(Record::FaultEdge { ns });
-            }
-            Ok(None) => tracing::info!("a clock of our own was stopped"),
-            Err(error) => tracing::info!(%error, "a clock of our own did not run"),
-        }
-    }
-
-    /// Ends the watch: `at` is the time of the last [`Self::switch_over`], whose aggregates were collected.
-    pub fn stop(&mut self, at: KtimeNs, reason: StopReason) -> Result<(), SourceError> {
-        self.places.finish(LAST_PATIENCE, &mut self.out);
-        self.stacks
-            .finish(LAST_PATIENCE, &mut self.places, &mut self.out);
-        self.pythons.drain(&mut self.out);
-        self.allocs.finish(
-            own::now(),
-            &self.alive,
-            self.probes.alloc.as_mut(),
-            &mut self.places,
-            &mut self.out,
-        );
-        self.pressure
-            .last(own::now(), &self.resident(), &mut self.out);
-        self.fault_edge(at);
-        let hidden = self.turns.hidden(own::now());
-        let helpers_ns = self.helpers_ns().all();
-        self.out.extend(self.cost.sample(hidden, helpers_ns));
-        // Of those that are still there: their numbers may be others' by now.
-        let alive: BTreeSet<u32> = self.alive.values().copied().collect();
-        self.frameworks(self.leading().intersection(&alive).copied());
-        for (tid, call) in self.probes.gpu_calls_under_way() {
-            if self.members.contains(&tid) {
-                self.out.extend(gpu_call_under_way(tid, &call, at));
-            }
-        }
-        let threads = self
-            .threads
-            .iter()
-            .map(|(tid, state)| open_thread(*tid, state, at))
-            .collect();
-        self.out.push(Record::Stop(Stop {
-            at,
-            reason,
-            threads,
-        }));
-        Ok(())
-    }
-}
-
-/// CPU nanoseconds that processes have used so far.
-fn used(pids: BTreeSet<u32>) -> BTreeMap<u32, u64> {
-    let used = |pid: u32| Some((pid, process_cpu_ns(pid as i32)?));
-    pids.into_iter().filter_map(used).collect()
-}
-
-/// Who used CPUs between two readings, where those that were named did not: they only started the others.
-fn busy_below(
-    targets: &[u32],
-    before: &BTreeMap<u32, u64>,
-    after: &BTreeMap<u32, u64>,
-) -> BTreeSet<u32> {
-    let used: BTreeMap<u32, u64> = after
-        .iter()
-        .filter_map(|(pid, ns)| Some((*pid, ns.saturating_sub(*before.get(pid)?))))
-        .collect();
-    let most = used.values().copied().max().unwrap_or(0);
-    let idle = |pid: &u32| used.get(pid).is_none_or(|ns| *ns * IDLE < most);
-    if !targets.iter().all(idle) {
-        return BTreeSet::new();
-    }
-    let busy = used.iter().filter(|(_, ns)| **ns * IDLE >= most);
-    busy.map(|(pid, _)| *pid).take(TOUCHED_FIRST).collect()
 }
 
 fn throttle(least: u64) -> Throttle {
@@ -574,45 +425,4 @@ fn comm(pid: u32, tid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"))
         .ok()
         .map(|s| s.trim_end().to_owned())
-}
-
-fn open_thread(tid: u32, state: &ThreadState, at: KtimeNs) -> OpenThread {
-    let counters = scan::counters(state.tgid, tid).map(|total| Counters {
-        minor_faults: total.minor_faults.saturating_sub(state.base.min_flt),
-        major_faults: total.major_faults.saturating_sub(state.base.maj_flt),
-        storage_read_bytes: total
-            .storage_read_bytes
-            .saturating_sub(state.base.read_bytes),
-        storage_write_bytes: total
-            .storage_write_bytes
-            .saturating_sub(state.base.write_bytes),
-    });
-    OpenThread {
-        pid: state.tgid,
-        tid,
-        followed_since: KtimeNs(state.followed_since),
-        name: comm(state.tgid, tid).unwrap_or_default(),
-        totals: totals(tid, state, at),
-        state: state.state as u8,
-        since: KtimeNs(state.since),
-        nr: state.nr,
-        object: object_fact(&state.object),
-        counters,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_busy_are_noted_first_where_those_that_were_named_only_started_them() {
-        let before = BTreeMap::from([(1, 3_000), (2, 500), (3, 100), (4, 70)]);
-        let after = BTreeMap::from([(1, 3_001), (2, 580), (3, 179), (4, 71), (5, 90)]);
-        assert_eq!(busy_below(&[1], &before, &after), BTreeSet::from([2, 3]));
-        // Who trains itself, and nobody at work.
-        assert!(busy_below(&[2], &before, &after).is_empty());
-        assert!(busy_below(&[1, 2], &before, &after).is_empty());
-        assert!(busy_below(&[1], &before, &before).is_empty());
-    }
 }
