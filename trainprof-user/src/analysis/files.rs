@@ -34,6 +34,8 @@ pub struct FileTime {
     pub meta_ns: u64,
     /// Of these, in close: it may have to write what the file was given first.
     pub close_ns: u64,
+    /// Calls that read.
+    pub reads: u64,
     /// Nanoseconds in reads and page faults.
     pub read_ns: u64,
     pub read_bytes: u64,
@@ -60,6 +62,7 @@ impl FileTime {
         self.lookups += other.lookups;
         self.meta_ns += other.meta_ns;
         self.close_ns += other.close_ns;
+        self.reads += other.reads;
         self.read_ns += other.read_ns;
         self.read_bytes += other.read_bytes;
         self.filled_bytes += other.filled_bytes;
@@ -142,6 +145,7 @@ impl FileKinds {
                     time.meta_ns += total.ns;
                 }
                 Op::Read | Op::UringRead | Op::Copy if class == Class::File => {
+                    time.reads += total.count.saturating_sub(total.errors);
                     time.read_ns += total.ns;
                     time.read_bytes += total.bytes;
                 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::{
-    Answer, Look,
+    Answer, Evidence, Look,
     look::{self, clip, rounded},
+    tiny_reads::tiny_reads,
     worker_respawn,
 };
 use crate::{
@@ -32,103 +33,143 @@ pub(super) fn rule(look: &Look) -> Answer {
         return Answer::Clear;
     }
     look.cause(KIND, |evidence| {
-        if let Some(said) = made_anew(look) {
-            return said;
+        let (summary, advice) = said(look, takes_in, evidence);
+        match tiny_reads(look, KIND, evidence) {
+            Some((said, first)) => (
+                format!("{summary}; {said}"),
+                format!("{first}; or {advice}"),
+            ),
+            None => (summary, advice),
         }
-        if let Some(said) = made_outside(look) {
-            return said;
-        }
-        let functions = functions(look);
-        if !functions.is_empty() {
-            evidence.insert("functions", json!(functions));
-        }
-        let places = if takes_in {
-            let trainer = look.trainer;
-            let mut places = look.in_python(&[trainer.cast.trainer], Some(&trainer.taking_in));
-            // The loop itself is on the stack of all that it calls.
-            let computing = look.computing_in_python();
-            places.retain(|place| !computing.iter().any(|other| other.function == place.function));
-            places
-        } else {
-            look.in_python(&makers(look), made_here(look))
-        };
-        if !places.is_empty() {
-            evidence.insert("python", places.iter().map(look::python).collect());
-        }
-        let parallel = look.trainer.cast.parallel();
-        evidence.insert("workers", json!(parallel));
-        let most = places
-            .first()
-            .filter(|place| place.share >= MOST)
-            .map(Place::name)
-            .or_else(|| functions.first().cloned());
-        let most = programs(look)
-            .or(most)
-            .map_or_else(String::new, |name| format!(", most of it in {name}"));
-        let summary = if parallel == 0 && look.trainer.own_batches_guessed {
-            format!("the trainer does other work than the framework's between its steps, as to make its batches itself{most}")
-        } else if parallel == 0 {
-            format!("the trainer makes its batches itself, between its steps{most}")
-        } else if takes_in && !places.is_empty() {
-            format!("the trainer itself takes its batches in, or makes some itself{most}")
-        } else if takes_in {
-            format!("the trainer itself takes its batches in: opens what the workers made, and draws what to ask them for{}", took(look))
-        } else if copies(look) {
-            "the trainer itself copies its batches out of a pipe, and waits for those who write them there"
+    })
+}
+
+/// The summary and the advice.
+fn said(look: &Look, takes_in: bool, evidence: &mut Evidence) -> (String, String) {
+    if let Some(said) = made_anew(look) {
+        return said;
+    }
+    if let Some(said) = made_outside(look) {
+        return said;
+    }
+    let functions = functions(look);
+    if !functions.is_empty() {
+        evidence.insert("functions", json!(functions));
+    }
+    let places = if takes_in {
+        let trainer = look.trainer;
+        let mut places = look.in_python(&[trainer.cast.trainer], Some(&trainer.taking_in));
+        // The loop itself is on the stack of all that it calls.
+        let computing = look.computing_in_python();
+        places.retain(|place| {
+            !computing
+                .iter()
+                .any(|other| other.function == place.function)
+        });
+        places
+    } else {
+        look.in_python(&makers(look), made_here(look))
+    };
+    if !places.is_empty() {
+        evidence.insert("python", places.iter().map(look::python).collect());
+    }
+    let parallel = look.trainer.cast.parallel();
+    evidence.insert("workers", json!(parallel));
+    let most = places
+        .first()
+        .filter(|place| place.share >= MOST)
+        .map(Place::name)
+        .or_else(|| functions.first().cloned());
+    let most = programs(look)
+        .or(most)
+        .map_or_else(String::new, |name| format!(", most of it in {name}"));
+    let summary = if parallel == 0 && look.trainer.own_batches_guessed {
+        format!(
+            "the trainer does other work than the framework's between its steps, as to make its batches itself{most}"
+        )
+    } else if parallel == 0 {
+        format!("the trainer makes its batches itself, between its steps{most}")
+    } else if takes_in && !places.is_empty() {
+        format!("the trainer itself takes its batches in, or makes some itself{most}")
+    } else if takes_in {
+        format!(
+            "the trainer itself takes its batches in: opens what the workers made, and draws what to ask them for{}",
+            took(look)
+        )
+    } else if copies(look) {
+        "the trainer itself copies its batches out of a pipe, and waits for those who write them there"
                 .to_owned()
-        } else if !look.behind_producers(KIND) {
-            format!("the workers have the CPUs that the trainer wants{most}")
-        } else {
-            format!("{} are busy computing batches{most}", look.who(KIND))
-        };
-        let wanted = wanted_workers(look);
-        if let Some(wanted) = wanted {
-            evidence.insert("workers_needed", rounded(wanted));
+    } else if !look.behind_producers(KIND) {
+        format!("the workers have the CPUs that the trainer wants{most}")
+    } else {
+        format!("{} are busy computing batches{most}", look.who(KIND))
+    };
+    let wanted = wanted_workers(look);
+    if let Some(wanted) = wanted {
+        evidence.insert("workers_needed", rounded(wanted));
+    }
+    let free = look.free_cpus();
+    let cpus = look.trainer.terms.cpus;
+    let more = look.let_on_more_cpus(evidence);
+    if copies(look) {
+        let named = places.first().filter(|place| place.share >= MOST);
+        if let Some(place) = named.filter(|_| takes_in) {
+            return (
+                summary,
+                format!(
+                    "do what {} does in the workers (in the data set, or its collate_fn), or, where it draws the samples' numbers, cheaper and in advance",
+                    place.name()
+                ),
+            );
         }
-        let free = look.free_cpus();
-        let cpus = look.trainer.terms.cpus;
-        let more = look.let_on_more_cpus(evidence);
-        if copies(look) {
-            let named = places.first().filter(|place| place.share >= MOST);
-            if let Some(place) = named.filter(|_| takes_in) {
-                return (
-                    summary,
-                    format!("do what {} does in the workers (in the data set, or its collate_fn), or, where it draws the samples' numbers, cheaper and in advance", place.name()),
-                );
-            }
-            if takes_in {
-                return (
+        if takes_in {
+            return (
                     summary,
                     "hand over few large tensors instead of many small ones (collate them in the workers; larger batches), draw the samples' numbers cheaply and in advance, or let a thread take batches in (pin_memory); data that fits into memory needs no workers: take whole batches from it by their numbers".to_owned(),
                 );
-            }
-            return (
+        }
+        return (
                 summary,
                 "hand batches over in shared memory (tensors, multiprocessing.shared_memory) instead of writing their bytes into a pipe".to_owned(),
             );
-        }
-        if parallel == 0 && look.trainer.own_batches_guessed {
-            return (
-                summary,
-                format!("if that work makes batches, let a DataLoader with num_workers={:.0} do it while the trainer computes; if it is a metric, a log or garbage collection, do it less often", wanted.unwrap_or(1.0).min(cpus).ceil()),
-            );
-        }
-        let more_workers = |wanted: f64| match look.trainer.cast.workers.is_empty() {
+    }
+    if parallel == 0 && look.trainer.own_batches_guessed {
+        return (
+            summary,
+            format!(
+                "if that work makes batches, let a DataLoader with num_workers={:.0} do it while the trainer computes; if it is a metric, a log or garbage collection, do it less often",
+                wanted.unwrap_or(1.0).min(cpus).ceil()
+            ),
+        );
+    }
+    let more_workers = |wanted: f64| {
+        match look.trainer.cast.workers.is_empty() {
             true if in_python(look) => "let processes make the batches in place of these threads, of which one at a time has the interpreter (a DataLoader with num_workers; in tf.data TensorFlow's own operations in place of Python, or several generators, each in a process)".to_owned(),
             true => format!("have about {:.0} threads load", wanted.ceil()),
             false => format!("raise num_workers to about {:.0}", wanted.ceil()),
-        };
-        let advice = match wanted {
-            Some(wanted) if parallel == 0 && wanted <= free + SPARE => format!(
-                "let a DataLoader with num_workers={:.0} do that work while the trainer computes",
+        }
+    };
+    let advice = match wanted {
+        Some(wanted) if parallel == 0 && wanted <= free + SPARE => format!(
+            "let a DataLoader with num_workers={:.0} do that work while the trainer computes",
+            wanted.ceil()
+        ),
+        Some(wanted)
+            if wanted > parallel as f64 + SPARE && wanted - parallel as f64 <= free + SPARE =>
+        {
+            more_workers(wanted)
+        }
+        Some(wanted) if !look.behind_producers(KIND) && wanted + SPARE < parallel as f64 => {
+            format!(
+                "{more}let the workers stand back: os.nice(10) in worker_init_fn, one thread in each (torch.set_num_threads(1)), and about {:.0} of them, which keep up with the trainer",
                 wanted.ceil()
-            ),
-            Some(wanted) if wanted > parallel as f64 + SPARE && wanted - parallel as f64 <= free + SPARE => more_workers(wanted),
-            Some(wanted) if !look.behind_producers(KIND) && wanted + SPARE < parallel as f64 => format!("{more}let the workers stand back: os.nice(10) in worker_init_fn, one thread in each (torch.set_num_threads(1)), and about {:.0} of them, which keep up with the trainer", wanted.ceil()),
-            _ => format!("{more}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free"),
-        };
-        (summary, advice)
-    })
+            )
+        }
+        _ => format!(
+            "{more}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free"
+        ),
+    };
+    (summary, advice)
 }
 
 /// Whether most of what producers run is the Python interpreter.

@@ -28,6 +28,7 @@ mod serialization;
 mod small_files;
 mod storage_io;
 mod tail_latency;
+mod tiny_reads;
 mod too_few_workers;
 mod worker_respawn;
 

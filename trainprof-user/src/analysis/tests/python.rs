@@ -48,19 +48,18 @@ fn a_loader_without_workers_is_input() {
     close(share(&trainer, Kind::Compute), 0.4, "compute");
 }
 
-#[test]
-fn calls_on_files_are_a_part_of_the_batches_that_they_are_for() {
+/// A trainer that makes its batches for 60 of each 100 ms, of which 40 are so many reads of a gigabyte in the page cache.
+fn reads(count: u64) -> Tale {
     let mut tale = alone("Data.__getitem__", false);
     tale.stack(1, &[4, 2, 1], TRAINER, times(0, 3))
         .stack(2, &[3, 1], TRAINER, times(3, 2))
         .place(1, "vmlinux", PlaceClass::Kernel)
         .place(2, "libmodel.so", PlaceClass::Other)
         .fileset(5, "/data", "ext4")
-        .ops(TRAINER, 10.0, Op::Read, Class::File, 5, 8000, 1 << 30, 5.0);
+        .ops(TRAINER, 10.0, Op::Read, Class::File, 5, count, 1 << 30, 5.0);
     for step in 0..80 {
         for n in 0..10 {
             let when = f64::from(step * 100 + n * 10 + 5);
-            // Two thirds of making a batch are reads.
             if n < 4 {
                 tale.sample_in(TRAINER, when, 1, READ);
             } else {
@@ -68,10 +67,42 @@ fn calls_on_files_are_a_part_of_the_batches_that_they_are_for() {
             }
         }
     }
-    let trainer = trainer(&tale, 8000.0);
+    tale
+}
+
+#[test]
+fn calls_on_files_are_a_part_of_the_batches_that_they_are_for() {
+    let trainer = trainer(&reads(8000), 8000.0);
     sums_up(&trainer);
     close(share(&trainer, Kind::InputCpu), 0.6, "input");
     close(share(&trainer, Kind::Compute), 0.4, "compute");
+}
+
+#[test]
+fn reads_of_few_bytes_each_are_told() {
+    let input = |count| {
+        let analysis = analyse(&reads(count).session(8000.0));
+        let mut findings = analysis.findings.into_iter();
+        findings
+            .find(|finding| finding.kind == "input-cpu")
+            .expect("input-cpu")
+    };
+    let tiny = input(1 << 24);
+    let told = "; 2097152 reads a second of 64 B each are 67 % of it";
+    assert!(tiny.summary.ends_with(told), "{}", tiny.summary);
+    assert!(
+        tiny.advice.starts_with("read more at a time"),
+        "{}",
+        tiny.advice
+    );
+    assert_eq!(tiny.evidence["mean_read_bytes"], 64.0);
+    let usual = input(8000);
+    assert!(
+        !usual.summary.contains("reads a second"),
+        "{}",
+        usual.summary
+    );
+    assert!(!usual.evidence.contains_key("reads_per_s"));
 }
 
 #[test]
