@@ -217,12 +217,12 @@ impl<'a> Facts<'a> {
             .map(|(tid, touches)| (*tid, touches.as_slice()))
     }
 
-    /// Samples of a process's Python program, in order: when, and the number of the stack.
-    pub fn python_samples(&self, pid: u32) -> &[(u64, u32)] {
-        self.python.get(&pid).map_or(&[], Vec::as_slice)
+    /// Samples of a thread's Python program, a process's main one having its number, in order: when, and the number of the stack.
+    pub fn python_samples(&self, tid: u32) -> &[(u64, u32)] {
+        self.python.get(&tid).map_or(&[], Vec::as_slice)
     }
 
-    /// The same of all processes that have some.
+    /// The same of all threads that have some.
     pub fn all_python_samples(&self) -> impl Iterator<Item = &[(u64, u32)]> {
         self.python.values().map(Vec::as_slice)
     }

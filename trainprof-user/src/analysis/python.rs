@@ -137,10 +137,10 @@ impl<'a> Python<'a> {
         }
     }
 
-    /// Samples of a process's main thread while it was on a CPU: when, and which stack.
-    fn running(&self, pid: u32) -> Vec<(u64, u32)> {
-        let items = self.facts.items(pid);
-        let samples = self.facts.python_samples(pid).iter();
+    /// Samples of a thread, such as a process's main one, while it was on a CPU: when, and which stack.
+    fn running(&self, tid: u32) -> Vec<(u64, u32)> {
+        let items = self.facts.items(tid);
+        let samples = self.facts.python_samples(tid).iter();
         samples
             .copied()
             .filter(|(at, _)| {
@@ -262,11 +262,11 @@ impl<'a> Python<'a> {
         Some((turns, gaps[gaps.len() / 2]))
     }
 
-    /// Functions of the job's own that main threads of these processes were in, most first; of libraries where no function
+    /// Functions of the job's own that these threads were in, most first; of libraries where no function
     /// of the job's own was. `within`: while that, or always.
-    pub fn places(&self, pids: &[u32], within: Option<&[(u64, u64)]>) -> Vec<Place<'a>> {
+    pub fn places(&self, tids: &[u32], within: Option<&[(u64, u64)]>) -> Vec<Place<'a>> {
         let inside = |at| within.is_none_or(|spans| overlap(spans, at, at + 1) > 0);
-        self.counted(pids, inside, |_| true)
+        self.counted(tids, inside, |_| true)
     }
 
     /// The same, but for what a process does to make input.
@@ -278,15 +278,15 @@ impl<'a> Python<'a> {
     /// Functions by stacks that `count`, of those that are `seen` at some time: shares are of these.
     fn counted(
         &self,
-        pids: &[u32],
+        tids: &[u32],
         seen: impl Fn(u64) -> bool,
         count: impl Fn(u32) -> bool,
     ) -> Vec<Place<'a>> {
         let python = &self.facts.session.python;
         let mut counts = BTreeMap::<u32, usize>::new();
         let mut all = 0;
-        for pid in pids {
-            let running = self.running(*pid);
+        for tid in tids {
+            let running = self.running(*tid);
             let drivers = self.drivers(&running);
             for (at, stack) in running {
                 if !seen(at) {

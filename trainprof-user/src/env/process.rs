@@ -125,6 +125,18 @@ pub fn shared(pid: u32, name: &str) -> PathBuf {
     shared_dir(pid).join(name)
 }
 
+/// What a thread is called in the innermost namespace of process ids that it lives in: its own number where that is ours. `None` when
+/// it has ended.
+pub fn called_inside(pid: u32, tid: u32) -> Option<u32> {
+    let process = Process::new(i32::try_from(pid).ok()?).ok()?;
+    let task = process.task_from_tid(i32::try_from(tid).ok()?).ok()?;
+    let status = task.status().ok()?;
+    status
+        .nspid?
+        .last()
+        .and_then(|last| u32::try_from(*last).ok())
+}
+
 /// When a process started, in clock ticks since boot: with the pid, its identity.
 ///
 /// # Errors

@@ -18,7 +18,9 @@ pub use super::{
         CgroupMemorySample, CgroupPressureSample, HostSample, PressureTotals, ProcessSample,
         QuotaSample, SocketFact,
     },
-    python::{PyFaultFact, PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact},
+    python::{
+        PyFaultFact, PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact, PyThreadSampleFact,
+    },
     stack::{
         FaultFact, FaultSamplingFact, FrameFact, HugePages, PageKind, PagesGone, SourceLine,
         StackFact,
@@ -156,6 +158,7 @@ pub enum Record {
     OpeningPause {
         ns: u64,
     },
+    PyThreadSample(PyThreadSampleFact),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

@@ -1,4 +1,4 @@
-//! Where the main threads of Python processes are in their programs, sampled.
+//! Where the main threads of Python processes, and other busy ones, are in their programs, sampled.
 
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,15 @@ pub struct PyStackFact {
 pub struct PySampleFact {
     pub at: KtimeNs,
     pub pid: u32,
+    /// Number of a [`PyStackFact`].
+    pub stack: u32,
+}
+
+/// The same of another thread, of those that had a CPU for some of the last interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PyThreadSampleFact {
+    pub at: KtimeNs,
+    pub tid: u32,
     /// Number of a [`PyStackFact`].
     pub stack: u32,
 }

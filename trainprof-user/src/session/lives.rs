@@ -269,6 +269,7 @@ impl Lives {
                 at(&mut memory.pid, memory.at);
             }
             Record::PySample(sample) => at(&mut sample.pid, sample.at),
+            Record::PyThreadSample(sample) => at(&mut sample.tid, sample.at),
             Record::PyRuntime(runtime) => now(&mut runtime.pid),
             Record::CallsHidden(hidden) => {
                 for pid in hidden.counted.iter_mut().flatten() {

@@ -201,6 +201,7 @@ impl Session {
             Record::PyFunction(_)
             | Record::PyStack(_)
             | Record::PySample(_)
+            | Record::PyThreadSample(_)
             | Record::PyRuntime(_) => {
                 self.python.apply(record);
             }

@@ -10,7 +10,7 @@ use crate::{
     time::KtimeNs,
 };
 
-/// Samples of one process that are kept, 16 bytes each; when more come, the older half goes.
+/// Samples of one thread that are kept, 16 bytes each; when more come, the older half goes.
 const MAX_SAMPLES: usize = 20_000;
 
 /// What was recorded of Python programs.
@@ -19,7 +19,7 @@ pub struct PythonSeen {
     pub functions: BTreeMap<u32, PyFunctionFact>,
     /// Numbers of functions, the innermost first, by the stack's number.
     pub stacks: BTreeMap<u32, Vec<u32>>,
-    /// By process: time in nanoseconds and number of the stack, in the order in which they came.
+    /// By thread, a process's main one having its number: time in nanoseconds and number of the stack, in the order in which they came.
     pub samples: BTreeMap<u32, Vec<(u64, u32)>>,
     /// Of each process that runs an interpreter.
     runtimes: BTreeMap<u32, PyRuntimeFact>,
@@ -34,18 +34,21 @@ impl PythonSeen {
             Record::PyStack(stack) => {
                 self.stacks.insert(stack.number, stack.functions.clone());
             }
-            Record::PySample(sample) => {
-                let kept = self.samples.entry(sample.pid).or_default();
-                if kept.len() >= MAX_SAMPLES {
-                    kept.drain(..MAX_SAMPLES / 2);
-                }
-                kept.push((sample.at.0, sample.stack));
-            }
+            Record::PySample(sample) => self.sample(sample.pid, sample.at, sample.stack),
+            Record::PyThreadSample(sample) => self.sample(sample.tid, sample.at, sample.stack),
             Record::PyRuntime(runtime) => {
                 self.runtimes.insert(runtime.pid, *runtime);
             }
             _ => {}
         }
+    }
+
+    fn sample(&mut self, tid: u32, at: KtimeNs, stack: u32) {
+        let kept = self.samples.entry(tid).or_default();
+        if kept.len() >= MAX_SAMPLES {
+            kept.drain(..MAX_SAMPLES / 2);
+        }
+        kept.push((at.0, stack));
     }
 
     /// The address that stands for the lock of a process's interpreter (GIL), where it is known.

@@ -2,6 +2,7 @@
 //! turns all of it into records. Has no opinion on any of them.
 
 mod beside;
+mod busy;
 mod cost;
 mod ending;
 mod estimate;
@@ -23,6 +24,7 @@ use trainprof_common::{loss::Loss, thread::ThreadState};
 pub use self::cost::Hidden;
 use self::{
     beside::Beside,
+    busy::Busy,
     cost::Cost,
     estimate::Estimate,
     trainers::{busy_below, used},
@@ -102,6 +104,7 @@ pub struct Live {
     places: Places,
     stacks: Stacks,
     pythons: Pythons,
+    busy: Busy,
     pages: Pages,
     /// Sampled page faults so far, and faults that they stand for.
     faults: u32,
@@ -194,6 +197,7 @@ impl Live {
             places: Places::default(),
             stacks: Stacks::default(),
             pythons: Pythons::default(),
+            busy: Busy::default(),
             pages: Pages::default(),
             faults: 0,
             gpu_memories: 0,

@@ -1,4 +1,4 @@
-//! Sampled stacks of Python programs: where the main thread of each process is, read from outside.
+//! Sampled stacks of Python programs: where the main thread of each process, and others that are busy, are, read from outside.
 //!
 //! A **thread of its own** ([`worker`]) reads memory of the processes (`/proc/PID/mem`) while they go on; nothing stops them, and
 //! nothing is put into them. It holds nothing that the watch needs: a process that hangs, or a dead file system below a Python,
@@ -86,6 +86,8 @@ pub struct Pythons {
     numbers: u64,
     /// What the thread was told last.
     told: Vec<Program>,
+    /// Busy threads that it was told last.
+    busy: BTreeMap<u32, Vec<u32>>,
     /// Main threads whose frames were found, by process, that were not handed out yet.
     threads: Vec<(u32, PyThread)>,
 }
@@ -145,6 +147,16 @@ impl Pythons {
                 what: "python-stacks".to_owned(),
                 reason: format!("the thread that reads them could not be started: {error}"),
             }),
+        }
+    }
+
+    /// From now on stacks of these threads, by process, are read beside those of the main ones.
+    pub fn set_busy(&mut self, busy: BTreeMap<u32, Vec<u32>>) {
+        if let Some(worker) = &self.worker
+            && busy != self.busy
+            && worker.tell_busy(busy.clone())
+        {
+            self.busy = busy;
         }
     }
 

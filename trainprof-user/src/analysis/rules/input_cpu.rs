@@ -1,6 +1,6 @@
 //! CPU work of the loaders: decode, augment, collate, pickle.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
@@ -270,14 +270,14 @@ fn programs(look: &Look) -> Option<String> {
         .then(|| format!("{a_second:.0} runs of {name} a second"))
 }
 
-/// Processes that make the batches: workers, or the trainer itself.
+/// Threads that make the batches: main ones of workers, loader threads, or the trainer's own.
 fn makers(look: &Look) -> Vec<u32> {
     let cast = &look.trainer.cast;
     if cast.parallel() == 0 {
-        vec![cast.trainer]
-    } else {
-        cast.makers.iter().copied().collect()
+        return vec![cast.trainer];
     }
+    let all: BTreeSet<u32> = cast.makers.union(&cast.producers).copied().collect();
+    all.into_iter().collect()
 }
 
 /// When a trainer made them itself.

@@ -4,8 +4,8 @@ use serde_json::json;
 use trainprof_common::thread::WakerKind;
 
 use super::{
-    Answer, Look,
-    look::{clip, rounded},
+    Answer, Evidence, Look,
+    look::{self, clip, rounded},
     one_at_a_time,
 };
 use crate::{
@@ -25,6 +25,8 @@ use crate::{
 };
 
 const KIND: Kind = Kind::Serialization;
+/// A function that takes so much (0–1) of what is run is what most of it is in.
+const MOST: f64 = 0.4;
 /// A thread with so much (0–1) of all waiting for a lock is the one that waits.
 const ONE_SIDED: f64 = 0.9;
 
@@ -55,16 +57,21 @@ pub(super) fn rule(look: &Look) -> Answer {
             } else {
                 "one lock"
             };
+            let tids: Vec<u32> = lock.threads.iter().copied().collect();
+            let mostly = match gil {
+                true => mostly_in(look, &tids, evidence),
+                false => String::new(),
+            };
             let summary = match one_sided(lock) {
                 Some(waiter) => format!(
-                    "thread {} waits for {what} {} of the time, while {} {} it",
+                    "thread {} waits for {what} {} of the time, while {} {} it{mostly}",
                     Id(waiter),
                     words::percent(waited as f64 / look.trainer.wall),
                     words::list(&holders(look, lock, waiter)),
                     if threads == 2 { "has" } else { "have" },
                 ),
                 None => format!(
-                    "{threads} threads take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second; for {} of the time at most one of them can go on",
+                    "{threads} threads take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second; for {} of the time at most one of them can go on{mostly}",
                     words::percent(waiting),
                     words::percent(one)
                 ),
@@ -151,13 +158,27 @@ pub(super) fn rule(look: &Look) -> Answer {
             look.trainer.cast.producers.contains(&tid) && fed(item)
         });
         evidence.insert("one_at_a_time_share", rounded(one));
+        let tids: Vec<u32> = feeder.first().iter().map(|(tid, _)| *tid).collect();
+        let mostly = mostly_in(look, &tids, evidence);
         (
             format!(
-                "all producers wait for {name}, which feeds them one after the other: for {} of the time at most one of them has anything to do",
+                "all producers wait for {name}, which feeds them one after the other: for {} of the time at most one of them has anything to do{mostly}",
                 words::percent(one)
             ),
             "split its work among the workers, or run several of it".to_owned(),
         )
+    })
+}
+
+/// The function of Python that these threads run most of the time in, as the end of a sentence.
+fn mostly_in(look: &Look, tids: &[u32], evidence: &mut Evidence) -> String {
+    let places = look.in_python(tids, None);
+    if !places.is_empty() {
+        evidence.insert("python", places.iter().map(look::python).collect());
+    }
+    let most = places.first().filter(|place| place.share >= MOST);
+    most.map_or_else(String::new, |place| {
+        format!("; most of what is run there is in {}", place.name())
     })
 }
 

@@ -635,3 +635,38 @@ fn what_is_done_before_the_next_batch_is_drawn_is_not_done_for_it() {
     close(share(&prepares, Kind::InputCpu), 0.4, "a batch");
     assert!(prepares.own_batches_guessed);
 }
+
+#[test]
+fn functions_that_loader_threads_run_are_named() {
+    // Batches take 100 ms of a loader thread's, of which the trainer waits for 60.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, OTHER)
+        .function(1, "/home/me/loader.py", "Loader.run")
+        .function(2, "/home/me/loader.py", "decode")
+        .stack(1, &[2, 1], OTHER, times(0, 4))
+        .stack(2, &[1], OTHER, times(4, 1));
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        let by = By::Thread(OTHER);
+        tale.wait(
+            TRAINER,
+            begin + 40.0,
+            begin + 99.9,
+            FUTEX,
+            On::Futex(0x9000),
+            by,
+        );
+        tale.ops(OTHER, begin, Op::Read, Class::File, 5, 1, 1 << 20, 1.0);
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let mut findings = analysis.findings.iter();
+    let input = findings.find(|finding| finding.kind == "input-cpu");
+    let input = input.expect("input-cpu");
+    assert!(
+        input.summary.contains("most of it in decode (loader.py:1)"),
+        "{}",
+        input.summary
+    );
+    assert_eq!(input.evidence["python"][0]["share"], 0.8);
+}

@@ -13,8 +13,9 @@ use crate::{
         Record,
         fact::{
             CallsHidden, FilesetFact, Interval, ObjectFact, OpSum, PlaceClass, PlaceFact,
-            ProcessSeen, PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact, SampleFact,
-            Start, ThreadSeen, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
+            ProcessSeen, PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact,
+            PyThreadSampleFact, SampleFact, Start, ThreadSeen, ThreadTotals, TouchFact, WaitFact,
+            WaitSum, WakerFact,
         },
         gpu::{GpuCallFact, GpuCallKind, PassFact},
     },
@@ -69,7 +70,7 @@ pub struct Tale {
     without_calls: Vec<(u64, u64)>,
     ops: Vec<(u64, OpSum)>,
     outsiders: Vec<Record>,
-    stacked: Vec<PySampleFact>,
+    stacked: Vec<PyThreadSampleFact>,
     gpu_calls: Vec<GpuCallFact>,
     passes: Vec<PassFact>,
     places: Vec<PlaceFact>,
@@ -233,21 +234,21 @@ impl Tale {
         self
     }
 
-    /// A stack of them, the innermost first, and times at which a process's main thread was there.
+    /// A stack of them, the innermost first, and times at which a thread, such as a process's main one, was there.
     pub fn stack(
         &mut self,
         number: u32,
         functions: &[u32],
-        pid: u32,
+        tid: u32,
         times: impl Iterator<Item = f64>,
     ) -> &mut Self {
         self.outsiders.push(Record::PyStack(PyStackFact {
             number,
             functions: functions.to_vec(),
         }));
-        self.stacked.extend(times.map(|when| PySampleFact {
+        self.stacked.extend(times.map(|when| PyThreadSampleFact {
             at: KtimeNs(at(when)),
-            pid,
+            tid,
             stack: number,
         }));
         self
@@ -526,7 +527,17 @@ impl Tale {
         out.extend(self.outsiders.clone());
         let mut stacked = self.stacked.clone();
         stacked.sort_by_key(|sample| sample.at);
-        out.extend(stacked.into_iter().map(Record::PySample));
+        out.extend(stacked.into_iter().map(|sample| {
+            let PyThreadSampleFact { at, tid, stack } = sample;
+            match self.processes.iter().any(|process| process.pid == tid) {
+                true => Record::PySample(PySampleFact {
+                    at,
+                    pid: tid,
+                    stack,
+                }),
+                false => Record::PyThreadSample(sample),
+            }
+        }));
         out.extend(self.gpu_calls.iter().cloned().map(Record::GpuCall));
         out.extend(self.passes.iter().copied().map(Record::Pass));
         out.extend(self.processes.iter().cloned().map(Record::Process));

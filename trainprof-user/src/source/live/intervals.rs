@@ -14,7 +14,7 @@ use crate::{
     kernel::{Aggregates, Counted},
     record::{
         Record,
-        fact::{Interval, SamplingFact, ThreadSeen},
+        fact::{Interval, SamplingFact, ThreadSeen, ThreadTotals},
     },
     source::{
         alloc::CostSoFar,
@@ -117,6 +117,14 @@ impl Live {
             .interval(&interval, &self.alive, &cost, &mut self.out);
         self.clock_samples();
         self.pythons.thin_out(self.are_drains_seldom());
+        let ran = |(state, totals): (&(u32, ThreadState), &ThreadTotals)| {
+            (totals.tid, state.1.tgid, totals.run_ns)
+        };
+        let running = threads.iter().zip(&interval.running).map(ran);
+        let busy = self
+            .busy
+            .interval(running, interval.to.since(interval.from));
+        self.pythons.set_busy(busy);
         self.threads = threads;
         if untimed_ns > 0 {
             self.out.push(Record::EntriesHidden { ns: untimed_ns });

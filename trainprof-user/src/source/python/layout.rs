@@ -78,6 +78,8 @@ pub struct Layout {
     /// Of a thread: the next one, and its innermost frame.
     pub next_thread: u64,
     pub frame: u64,
+    /// Of a thread: what the kernel calls it, in the namespace that it lives in. From 3.11 on.
+    pub native: Option<u64>,
     /// Of what the thread points to, where that is not the frame itself: the frame.
     pub frame_behind: Option<u64>,
     /// Of a frame: its caller, its code, and where in the code it is.
@@ -102,6 +104,7 @@ impl Layout {
             threads: 8,
             next_thread: 8,
             frame: 24,
+            native: None,
             frame_behind: None,
             caller: 24,
             code: 32,
@@ -123,6 +126,7 @@ impl Layout {
                 interpreter: 40,
                 threads: 16,
                 frame: 56,
+                native: Some(160),
                 frame_behind: Some(8),
                 caller: 48,
                 position: 56,
@@ -136,6 +140,7 @@ impl Layout {
                 interpreter: 40,
                 threads: 72,
                 frame: 56,
+                native: Some(144),
                 frame_behind: Some(0),
                 caller: 8,
                 code: 0,
@@ -155,12 +160,22 @@ impl Layout {
     /// Of a version that tells it, by the words of its table.
     pub fn told(version: Version, words: &[u64; TOLD_WORDS]) -> Result<Self, NoLayout> {
         // After the headers of each structure's members: pycore_runtime.h of 3.13, pycore_debug_offsets.h of 3.14.
-        let [next, frame, caller, code, position, file, name, line, ascii] =
-            match (version.major, version.minor) {
-                (3, 13) => [21, 23, 29, 30, 31, 35, 37, 39, 70],
-                (3, 14) => [24, 26, 32, 33, 34, 40, 42, 44, 80],
-                _ => return Err(NoLayout::Version(version)),
-            };
+        let [
+            next,
+            frame,
+            native,
+            caller,
+            code,
+            position,
+            file,
+            name,
+            line,
+            ascii,
+        ] = match (version.major, version.minor) {
+            (3, 13) => [21, 23, 25, 29, 30, 31, 35, 37, 39, 70],
+            (3, 14) => [24, 26, 28, 32, 33, 34, 40, 42, 44, 80],
+            _ => return Err(NoLayout::Version(version)),
+        };
         if words[0] != COOKIE || Version::of_hex(words[1]) != version {
             return Err(NoLayout::Table(version));
         }
@@ -168,7 +183,7 @@ impl Layout {
             return Err(NoLayout::FreeThreaded(version));
         }
         let used = [
-            5, 9, next, frame, caller, code, position, file, name, line, ascii,
+            5, 9, next, frame, native, caller, code, position, file, name, line, ascii,
         ];
         if used.iter().any(|index| words[*index] > MAX_OFFSET) {
             return Err(NoLayout::Table(version));
@@ -178,6 +193,7 @@ impl Layout {
             threads: words[9],
             next_thread: words[next],
             frame: words[frame],
+            native: Some(words[native]),
             frame_behind: None,
             caller: words[caller],
             code: words[code],

@@ -13,7 +13,7 @@ use crate::record::fact::PyRuntimeFact;
 use super::{
     find::{Unknown, find, memory},
     numbers::Numbers,
-    stack::{Blocks, Python, TAG, Torn, function, main_thread, walk},
+    stack::{Blocks, Python, TAG, Torn, function, main_thread, native, threads, walk},
 };
 
 /// After so long the main thread's state is looked for again.
@@ -29,6 +29,9 @@ pub struct Process {
     thread: Option<(u64, Instant)>,
     /// The main thread's state that was told last; 0: none.
     told_thread: u64,
+    /// States of its other threads that were found, by what it calls them itself; `None` for one that has none.
+    others: HashMap<u32, Option<u64>>,
+    others_since: Instant,
     /// Numbers of functions by the address of their code; `None` for what is no code.
     codes: HashMap<u64, Option<u32>>,
     codes_since: Instant,
@@ -65,6 +68,8 @@ impl Process {
             python,
             thread: None,
             told_thread: 0,
+            others: HashMap::new(),
+            others_since: codes_since,
             codes,
             codes_since,
             failures: 0,
@@ -101,6 +106,51 @@ impl Process {
                 None
             }
         }
+    }
+
+    /// The number of the stack that another thread has now, by what its process calls it; `None` when it has none or it cannot be told.
+    pub fn sample_other(
+        &mut self,
+        thread: u32,
+        now: Instant,
+        numbers: &mut Numbers,
+    ) -> Option<u32> {
+        if now.duration_since(self.others_since) >= THREAD_AGE {
+            self.others.clear();
+            self.others_since = now;
+        }
+        match self.other(thread, numbers) {
+            Ok(functions) if functions.is_empty() => None,
+            Ok(functions) => numbers.stack(functions),
+            // It has ended, say.
+            Err(Torn) => {
+                self.others.clear();
+                None
+            }
+        }
+    }
+
+    fn other(&mut self, thread: u32, numbers: &mut Numbers) -> Result<Vec<u32>, Torn> {
+        let mut blocks = Blocks::new(&self.memory);
+        let (memory, python, codes) = (&self.memory, &self.python, &mut self.codes);
+        if !self.others.contains_key(&thread) {
+            for state in threads(&mut blocks, python)? {
+                let called = native(&mut blocks, &python.layout, state)?;
+                self.others
+                    .extend(u32::try_from(called).map(|called| (called, Some(state))));
+            }
+            self.others.entry(thread).or_insert(None);
+        }
+        let Some(state) = self.others[&thread] else {
+            return Ok(Vec::new());
+        };
+        // Its state is another one's by now, or nobody's.
+        if native(&mut blocks, &python.layout, state)? != u64::from(thread) {
+            return Err(Torn);
+        }
+        walk(&mut blocks, &python.layout, state, |code| {
+            numbered(codes, memory, python, numbers, code)
+        })
     }
 
     /// Where the main thread's frames are, when that has changed.

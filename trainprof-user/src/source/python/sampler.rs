@@ -7,7 +7,11 @@ use std::{
 
 use super::{Codes, Heard, Program, find::Unknown, numbers::Numbers, process::Process};
 use crate::{
-    record::{Record, fact::PySampleFact},
+    env::process,
+    record::{
+        Record,
+        fact::{PySampleFact, PyThreadSampleFact},
+    },
     source::own,
 };
 
@@ -45,6 +49,8 @@ struct Watched {
     process: Option<Process>,
     look_at: Instant,
     pause: Duration,
+    /// Busy threads beside the main one, with what the process calls them itself; whose turn comes next is the last.
+    others: Vec<(u32, u32)>,
 }
 
 impl Watched {
@@ -75,8 +81,23 @@ impl Sampler {
                 process,
                 look_at: now,
                 pause: LOOK_AGAIN,
+                others: Vec::new(),
             };
             self.processes.insert(program.pid, watched);
+        }
+    }
+
+    /// Threads beside the main ones that were busy of late, by their processes.
+    pub fn set_busy(&mut self, busy: &BTreeMap<u32, Vec<u32>>) {
+        for (pid, watched) in &mut self.processes {
+            let now = busy.get(pid).map_or(&[][..], Vec::as_slice);
+            let before = std::mem::take(&mut watched.others);
+            let called = |tid: &u32| {
+                let known = before.iter().find(|(other, _)| other == tid);
+                let called = known.map(|(_, called)| *called);
+                Some((*tid, called.or_else(|| process::called_inside(*pid, *tid))?))
+            };
+            watched.others = now.iter().filter_map(called).collect();
         }
     }
 
@@ -157,8 +178,16 @@ impl Sampler {
         let at = own::now();
         let stack = process.sample(now, &mut self.numbers);
         let sample = stack.map(|stack| Record::PySample(PySampleFact { at, pid, stack }));
+        let mut samples: Vec<Record> = sample.into_iter().collect();
+        if let Some((tid, called)) = watched.others.pop() {
+            watched.others.insert(0, (tid, called));
+            let at = own::now();
+            let stack = process.sample_other(called, now, &mut self.numbers);
+            let sample = stack.map(|stack| PyThreadSampleFact { at, tid, stack });
+            samples.extend(sample.map(Record::PyThreadSample));
+        }
         let records = runtime.into_iter().chain(self.numbers.new.drain(..));
-        out.extend(records.chain(sample).map(Heard::from));
+        out.extend(records.chain(samples).map(Heard::from));
         let program = watched.number;
         let moved = process.moved();
         out.extend(moved.map(|thread| Heard::Thread {

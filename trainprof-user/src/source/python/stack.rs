@@ -112,24 +112,40 @@ pub fn main_thread<M: Memory>(
     blocks: &mut Blocks<'_, M>,
     python: &Python,
 ) -> Result<Option<u64>, Torn> {
+    Ok(threads(blocks, python)?.last().copied())
+}
+
+/// The states of all threads, the newest first.
+pub fn threads<M: Memory>(blocks: &mut Blocks<'_, M>, python: &Python) -> Result<Vec<u64>, Torn> {
     let layout = &python.layout;
     let interpreter = blocks
         .word(python.runtime, layout.interpreter)
         .ok_or(Torn)?;
+    let mut out = Vec::new();
     if interpreter == 0 {
-        return Ok(None);
+        return Ok(out);
     }
     let mut thread = blocks.word(interpreter, layout.threads).ok_or(Torn)?;
-    if thread == 0 {
-        return Ok(None);
-    }
-    for _ in 0..MAX_THREADS {
-        match blocks.word(thread, layout.next_thread).ok_or(Torn)? {
-            0 => return Ok(Some(thread)),
-            next => thread = next,
+    while thread != 0 {
+        if out.len() >= MAX_THREADS {
+            return Err(Torn);
         }
+        out.push(thread);
+        thread = blocks.word(thread, layout.next_thread).ok_or(Torn)?;
     }
-    Err(Torn)
+    Ok(out)
+}
+
+/// What the kernel calls a thread, in the namespace that it lives in; 0 where its version does not tell.
+pub fn native<M: Memory>(
+    blocks: &mut Blocks<'_, M>,
+    layout: &Layout,
+    thread: u64,
+) -> Result<u64, Torn> {
+    match layout.native {
+        Some(native) => blocks.word(thread, native).ok_or(Torn),
+        None => Ok(0),
+    }
 }
 
 /// The functions on a thread's stack, the innermost first. `number` gives a function's by the address of its code, and `None` for

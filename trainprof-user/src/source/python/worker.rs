@@ -1,6 +1,7 @@
 //! The thread that reads the stacks, within a small share of a CPU.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc,
@@ -33,6 +34,8 @@ const STACK_BYTES: usize = 256 << 10;
 enum Told {
     /// These processes are alive, in the order of their ids.
     Alive(Vec<Program>),
+    /// Threads beside the main ones that were busy of late, by process.
+    Busy(BTreeMap<u32, Vec<u32>>),
     Codes(Codes),
 }
 
@@ -60,6 +63,11 @@ impl Worker {
     /// Tells which processes are alive, in the order of their ids; false when it has not read what it was told before.
     pub fn tell(&self, programs: Vec<Program>) -> bool {
         self.told.try_send(Told::Alive(programs)).is_ok()
+    }
+
+    /// Tells which threads beside the main ones were busy of late, by process; false when it has not read what it was told before.
+    pub fn tell_busy(&self, busy: BTreeMap<u32, Vec<u32>>) -> bool {
+        self.told.try_send(Told::Busy(busy)).is_ok()
     }
 
     /// Asks which functions a fault came from; false when too much was asked already.
@@ -90,6 +98,10 @@ fn run(told: &Receiver<Told>, heard: &SyncSender<Heard>, thin: &AtomicBool) {
                 sampler.set(&programs, Instant::now());
                 let rest = budget.rest(Instant::now(), own::thread_cpu_ns());
                 due = due.min(Instant::now() + rest);
+                false
+            }
+            Ok(Told::Busy(busy)) => {
+                sampler.set_busy(&busy);
                 false
             }
             // What this takes is paid for by the next turn.
