@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::{Observed, Workload, observe_with};
@@ -59,6 +60,14 @@ fn stacks(seen: &PythonSeen, pid: u32) -> Vec<&[u32]> {
     samples.iter().map(stack).collect()
 }
 
+/// The part of samples in one of two functions with the part of time that was spent there.
+fn compare(truth: &Value, found: f64) {
+    let spent = |name| f64_at(truth, &format!("/spent_s/{name}"));
+    let told = spent("left") / (spent("left") + spent("right"));
+    eprintln!("left: truth {told:.3}, samples {found:.3}");
+    assert!((told - found).abs() <= TOLERANCE, "{told} {found}");
+}
+
 fn check(observed: &Observed) {
     let (seen, truth) = (seen(observed), &observed.truth);
     let pid = u32::try_from(u64_at(truth, "/pid")).expect("a process id");
@@ -76,18 +85,14 @@ fn check(observed: &Observed) {
     eprintln!("{} samples: {samples:?}", stacks.len());
     let both = samples["left"] + samples["right"];
     assert!(both >= 100, "{samples:?}");
-    let spent = |name| f64_at(truth, &format!("/spent_s/{name}"));
-    let told = spent("left") / (spent("left") + spent("right"));
-    let found = samples["left"] as f64 / both as f64;
-    eprintln!("left: truth {told:.3}, samples {found:.3}");
-    assert!((told - found).abs() <= TOLERANCE, "{told} {found}");
-    // Within `left` it is in `busy`, which was called from there, from `main`, from the module.
-    let [busy, main, module] = ["busy", "main", "<module>"].map(|name| {
+    compare(truth, samples["left"] as f64 / both as f64);
+    // Within `left` it is in `busy`, which was called from there, from `turns`, from `main`, from the module.
+    let [busy, turns, main, module] = ["busy", "turns", "main", "<module>"].map(|name| {
         let ours = |f: &&PyFunctionFact| f.name == name && truth["file"] == *f.file;
         seen.functions.values().find(ours).expect(name).number
     });
     let left = function(&seen, "left").number;
-    let whole = [busy, left, main, module];
+    let whole = [busy, left, turns, main, module];
     let whole = stacks.iter().filter(|s| **s == whole).count();
     assert!(whole * 10 > samples["left"] * 8, "{whole} {samples:?}");
     // Of the deepest stacks the innermost part is there.
@@ -120,4 +125,26 @@ fn a_process_that_executes_python_again_is_read_again() {
     if let Some(observed) = watch(name, &["again"]) {
         check(&observed);
     }
+}
+
+#[test]
+fn a_busy_thread_beside_the_main_one_is_read_too() {
+    let name = "a_busy_thread_beside_the_main_one_is_read_too";
+    let Some(_turn) = root_test(name) else { return };
+    let Some(observed) = watch(name, &["aside"]) else {
+        return;
+    };
+    let (seen, truth) = (seen(&observed), &observed.truth);
+    let tid = u32::try_from(u64_at(truth, "/tid")).expect("a thread id");
+    let stacks = stacks(&seen, tid);
+    let [left, right] = ["left", "right"].map(|name| {
+        let number = function(&seen, name).number;
+        stacks.iter().filter(|s| s.contains(&number)).count()
+    });
+    eprintln!("{} samples: {left} {right}", stacks.len());
+    assert!(left + right >= 100, "{left} {right}");
+    compare(truth, left as f64 / (left + right) as f64);
+    let pid = u32::try_from(u64_at(truth, "/pid")).expect("a process id");
+    let number = function(&seen, "left").number;
+    assert!(!self::stacks(&seen, pid).iter().any(|s| s.contains(&number)));
 }

@@ -1,9 +1,10 @@
-"""Spends its time in two functions: pystacks.py TRUTH SECONDS [again]
+"""Spends its time in two functions: pystacks.py TRUTH SECONDS [again | aside]
 
-With `again` it executes itself once it has passed its start gate."""
+With `again` it executes itself once it has passed its start gate; with `aside` another thread does all of it."""
 
 import os
 import sys
+import threading
 import time
 
 import gate
@@ -36,6 +37,13 @@ def deep(levels, seconds):
     return busy(seconds)
 
 
+def turns(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        left(0.021)
+        right(0.009)
+
+
 def main():
     out, seconds = sys.argv[1], float(sys.argv[2])
     if "again" in sys.argv:
@@ -43,10 +51,14 @@ def main():
         os.execv(sys.executable, [sys.executable, __file__, out, str(seconds), "second"])
     if "second" not in sys.argv:
         gate.begin()
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        left(0.021)
-        right(0.009)
+    if "aside" in sys.argv:
+        thread = threading.Thread(target=turns, args=(seconds,))
+        thread.start()
+        thread.join()
+        gate.end()
+        gate.truth(out, spent_s=SPENT, tid=thread.native_id)
+        return
+    turns(seconds)
     # Deeper than what is kept of a stack.
     deep(300, seconds / 8)
     gate.end()

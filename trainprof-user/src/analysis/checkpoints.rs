@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use trainprof_common::op::{Class, Op};
+use trainprof_common::{
+    arch,
+    op::{Class, Op},
+};
 
 use super::{
     cast::Cast,
@@ -30,6 +33,8 @@ const LIVES_FOR_IT: f64 = 0.5;
 const MADE_IN: u64 = 4;
 /// What is done around a sync without waiting, ns at most: more is a loop that syncs its log now and then.
 const MAX_AROUND_SYNC_NS: u64 = 100_000_000;
+/// Files of which each is synced are written one after the other as long as so much lies between two syncs on average, ns at most.
+const BETWEEN_SYNCS_NS: u64 = 1_000_000;
 /// Calls after a file was opened among which it is looked for what is done with it.
 const LOOKED_AT: usize = 16;
 
@@ -165,7 +170,7 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
                 to: touch.at.0,
                 bytes: touch.bytes,
                 waited: 0,
-                synced,
+                syncs: [synced.into(), 0],
             });
         }
     }
@@ -176,7 +181,7 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
                 to: item.to,
                 bytes: 0,
                 waited: item.to - item.from,
-                synced: false,
+                syncs: [0, is_sync(item.nr).into()],
             });
         }
     }
@@ -213,7 +218,9 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
                 last.to = last.to.max(mark.to);
                 last.bytes += mark.bytes;
                 last.waited += mark.waited + copied;
-                last.synced |= mark.synced;
+                for (syncs, more) in last.syncs.iter_mut().zip(mark.syncs) {
+                    *syncs += more;
+                }
             }
             _ => bursts.push(mark),
         }
@@ -309,7 +316,8 @@ struct Burst {
     to: u64,
     bytes: u64,
     waited: u64,
-    synced: bool,
+    /// Syncs and renames that were noted, and syncs that were waited for: where there are many calls, few of them are noted.
+    syncs: [u64; 2],
 }
 
 impl Burst {
@@ -317,8 +325,17 @@ impl Burst {
         let busy = (self.to - self.from).saturating_sub(self.waited);
         let rate = self.bytes as f64 / (busy as f64 / 1e9 + 0.001);
         let much = self.bytes >= MIN_STATE_BYTES && rate >= MIN_BYTES_PER_S;
-        much || (self.synced && busy <= MAX_AROUND_SYNC_NS)
+        let syncs = self.syncs[0].max(self.syncs[1]);
+        much || syncs > 0 && busy <= MAX_AROUND_SYNC_NS.max(syncs * BETWEEN_SYNCS_NS)
     }
+}
+
+/// Whether a call waits until what was written lies on storage.
+fn is_sync(nr: i16) -> bool {
+    matches!(
+        arch::syscall_name(nr),
+        Some("fsync" | "fdatasync" | "sync_file_range" | "syncfs")
+    )
 }
 
 pub fn is_open(touch: &TouchFact) -> bool {

@@ -353,3 +353,35 @@ fn who_writes_in_the_background_already_is_not_advised_to() {
         found.advice
     );
 }
+
+/// A trainer that writes 200 small files after each eighth step of 20 ms, and waits for each to be synced: `apart` ms lie between two syncs.
+/// Of so many calls none is noted.
+fn many_small_files(apart: f64) -> Vec<(u64, u64)> {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(5, "/out", "ext4");
+    let mut now = 0.0;
+    for _ in 0..20 {
+        for _ in 0..8 {
+            tale.backward(TRAINER, now + 10.0);
+            now += 20.0;
+        }
+        for _ in 0..200 {
+            now += apart;
+            let (from, on) = (now, On::File(5));
+            now += 0.2;
+            tale.wait(TRAINER, from, now, FSYNC, on, By::Interrupt);
+        }
+    }
+    let analysis = analyse(&tale.session(now));
+    analysis.trainer.expect("a trainer").checkpoints
+}
+
+#[test]
+fn files_that_are_synced_one_after_the_other_are_a_checkpoint() {
+    let found = many_small_files(0.6);
+    assert_eq!(found.len(), 20);
+    let ms = |span: &(u64, u64)| (span.1 - span.0) as f64 / 1e6;
+    assert!(found.iter().all(|span| (ms(span) - 159.4).abs() < 0.1));
+    // What lies between the syncs of a log is no writing.
+    assert!(many_small_files(2.0).is_empty());
+}
