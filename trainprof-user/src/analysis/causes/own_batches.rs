@@ -83,13 +83,17 @@ impl OwnBatches {
         }
     }
 
-    /// Stretches in which the thread did other work than its model's between its step and the next batch, where that is most of
-    /// what was guessed to be for batches.
+    /// Stretches in which the thread did other work than its model's between its step and the next batch, or for its loss, where that is
+    /// most of what was guessed to be for batches.
     pub(super) fn after_steps(&self, facts: &Facts, step_tid: u32) -> Vec<(u64, u64)> {
         if !self.guessed {
             return Vec::new();
         }
-        let mut found = Python::new(facts).after_steps(step_tid, BESIDE, facts.passes(step_tid));
+        let (python, passes) = (Python::new(facts), facts.passes(step_tid));
+        if python.for_loss(step_tid, &self.spans, passes) >= MOSTLY {
+            return self.spans.clone();
+        }
+        let mut found = python.after_steps(step_tid, BESIDE, passes);
         found.extend(collecting(facts, step_tid, BESIDE));
         let found = union(found);
         if share_inside(&self.spans, &found) < MOSTLY {

@@ -7,7 +7,7 @@ use std::{
 
 use super::{ALWAYS, Doing, Mark, Python};
 use crate::{
-    analysis::alternation::of_framework,
+    analysis::{alternation::of_framework, spans::overlap},
     record::{
         fact::{PyFunctionFact, SampleFact},
         touch::PlaceClass,
@@ -33,6 +33,8 @@ const AFTER: f64 = 0.3;
 /// The same where a turn begins with its backward pass: what runs when that one and the optimiser are through has the next forward pass
 /// after it. A loss has nothing after it, and what is done to the gradients has the optimiser as well.
 const BETWEEN_PASSES: RangeInclusive<f64> = 0.2..=0.6;
+/// The same where hardly any computing follows until the next backward pass: some of the loss at most.
+const HARDLY: f64 = 0.1;
 /// With so many times as many backward passes as hand-overs, several batches are handed over at once.
 const AT_ONCE: f64 = 1.5;
 /// Samples in a turn that show where in it something begins and ends.
@@ -107,6 +109,23 @@ impl Python<'_> {
         let mut functions = later(self.facts.session, &running, &functions, passes, &drawn);
         functions.retain(|_, mean| *mean >= BEFORE);
         self.under(pid, least, passes, &functions.into_keys().collect())
+    }
+
+    /// Part (0–1) of the samples in these stretches that are in such functions as have next to no computing after them until the next
+    /// backward pass: they are for the loss that it begins at. What makes a batch has the forward pass after it.
+    pub fn for_loss(&self, pid: u32, within: &[(u64, u64)], passes: &[u64]) -> f64 {
+        let running = self.running(pid);
+        let functions = self.no_models(pid, &running);
+        let computing = self.computing_times(pid);
+        let mut functions = later(self.facts.session, &running, &functions, passes, &computing);
+        functions.retain(|_, mean| *mean <= HARDLY);
+        let functions = functions.into_keys().collect();
+        let inside = |(at, _): &&(u64, u32)| overlap(within, *at, *at + 1) > 0;
+        let inside: Vec<_> = running.iter().filter(inside).collect();
+        let such = inside
+            .iter()
+            .filter(|(_, stack)| self.is_under(*stack, &functions));
+        such.count() as f64 / inside.len().max(1) as f64
     }
 
     /// Functions of the job's own that are no part of a model that is made of a framework; none where it is not seen to be.

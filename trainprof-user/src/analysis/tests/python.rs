@@ -637,6 +637,37 @@ fn what_is_done_before_the_next_batch_is_drawn_is_not_done_for_it() {
 }
 
 #[test]
+fn what_has_no_computing_after_it_until_the_backward_pass_is_for_the_loss() {
+    // 100 ms of a trainer alone: 40 of a backward pass and the optimizer, and 20 forward, before or after 40 in `assign`.
+    let told = |forward: u32, assigns: u32| {
+        let mut tale = alone("assign", false);
+        tale.library(TRAINER, "torch")
+            .place(1, "python3.11", PlaceClass::Python)
+            .place(2, "libtorch_cpu.so", PlaceClass::Other)
+            .stack(1, &[4, 1], TRAINER, times(assigns, 2))
+            .stack(2, &[3, 1], TRAINER, times(forward, 1))
+            .stack(3, &[1], TRAINER, times(0, 2));
+        for when in times(assigns, 2) {
+            tale.sample(TRAINER, when + 1.0, 1);
+        }
+        for when in times(0, 2).chain(times(forward, 1)) {
+            tale.sample(TRAINER, when + 1.0, 2);
+        }
+        for step in 0..80 {
+            tale.backward(TRAINER, f64::from(step) * 100.0);
+        }
+        trainer(&tale, 8000.0)
+    };
+    let loss = told(2, 3);
+    sums_up(&loss);
+    close(share(&loss, Kind::HostCompute), 0.4, "a loss");
+    close(share(&loss, Kind::InputCpu), 0.0, "no batch");
+    let prepares = told(4, 2);
+    close(share(&prepares, Kind::InputCpu), 0.4, "a batch");
+    assert!(prepares.own_batches_guessed);
+}
+
+#[test]
 fn functions_that_loader_threads_run_are_named() {
     // Batches take 100 ms of a loader thread's, of which the trainer waits for 60.
     let mut tale = Tale::default();
