@@ -29,9 +29,8 @@ pub struct Process {
     thread: Option<(u64, Instant)>,
     /// The main thread's state that was told last; 0: none.
     told_thread: u64,
-    /// States of its other threads that were found, by what it calls them itself; `None` for one that has none.
-    others: HashMap<u32, Option<u64>>,
-    others_since: Instant,
+    /// States of its other threads that were found, by what it calls them itself.
+    others: Option<(HashMap<u32, u64>, Instant)>,
     /// Numbers of functions by the address of their code; `None` for what is no code.
     codes: HashMap<u64, Option<u32>>,
     codes_since: Instant,
@@ -68,8 +67,7 @@ impl Process {
             python,
             thread: None,
             told_thread: 0,
-            others: HashMap::new(),
-            others_since: codes_since,
+            others: None,
             codes,
             codes_since,
             failures: 0,
@@ -115,33 +113,36 @@ impl Process {
         now: Instant,
         numbers: &mut Numbers,
     ) -> Option<u32> {
-        if now.duration_since(self.others_since) >= THREAD_AGE {
-            self.others.clear();
-            self.others_since = now;
-        }
-        match self.other(thread, numbers) {
+        match self.other(thread, now, numbers) {
             Ok(functions) if functions.is_empty() => None,
             Ok(functions) => numbers.stack(functions),
             // It has ended, say.
             Err(Torn) => {
-                self.others.clear();
+                self.others = None;
                 None
             }
         }
     }
 
-    fn other(&mut self, thread: u32, numbers: &mut Numbers) -> Result<Vec<u32>, Torn> {
+    fn other(
+        &mut self,
+        thread: u32,
+        now: Instant,
+        numbers: &mut Numbers,
+    ) -> Result<Vec<u32>, Torn> {
         let mut blocks = Blocks::new(&self.memory);
         let (memory, python, codes) = (&self.memory, &self.python, &mut self.codes);
-        if !self.others.contains_key(&thread) {
+        let fresh = |(_, since): &&(_, Instant)| now.duration_since(*since) < THREAD_AGE;
+        if self.others.as_ref().filter(fresh).is_none() {
+            let mut found = HashMap::new();
             for state in threads(&mut blocks, python)? {
                 let called = native(&mut blocks, &python.layout, state)?;
-                self.others
-                    .extend(u32::try_from(called).map(|called| (called, Some(state))));
+                found.extend(u32::try_from(called).map(|called| (called, state)));
             }
-            self.others.entry(thread).or_insert(None);
+            self.others = Some((found, now));
         }
-        let Some(state) = self.others[&thread] else {
+        let known = self.others.as_ref();
+        let Some(state) = known.and_then(|(found, _)| found.get(&thread).copied()) else {
             return Ok(Vec::new());
         };
         // Its state is another one's by now, or nobody's.

@@ -179,12 +179,19 @@ impl Sampler {
         let stack = process.sample(now, &mut self.numbers);
         let sample = stack.map(|stack| Record::PySample(PySampleFact { at, pid, stack }));
         let mut samples: Vec<Record> = sample.into_iter().collect();
-        if let Some((tid, called)) = watched.others.pop() {
-            watched.others.insert(0, (tid, called));
+        // The next one that runs Python: most busy threads are a library's own.
+        for _ in 0..watched.others.len() {
+            watched.others.rotate_right(1);
+            let (tid, called) = watched.others[0];
             let at = own::now();
-            let stack = process.sample_other(called, now, &mut self.numbers);
-            let sample = stack.map(|stack| PyThreadSampleFact { at, tid, stack });
-            samples.extend(sample.map(Record::PyThreadSample));
+            if let Some(stack) = process.sample_other(called, now, &mut self.numbers) {
+                samples.push(Record::PyThreadSample(PyThreadSampleFact {
+                    at,
+                    tid,
+                    stack,
+                }));
+                break;
+            }
         }
         let records = runtime.into_iter().chain(self.numbers.new.drain(..));
         out.extend(records.chain(samples).map(Heard::from));
