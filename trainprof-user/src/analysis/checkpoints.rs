@@ -12,8 +12,9 @@ use super::{
     cast::Cast,
     facts::{Facts, is_on_purpose},
     helpers::{Helpers, Task},
+    python::Python,
     running::{Call, call},
-    spans::{union, without},
+    spans::{overlap, union, without},
     timeline::Item,
 };
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
 };
 
 /// Time between two writes of one checkpoint at most, ns: what is written is made in between.
-const WRITES_APART_NS: u64 = 50_000_000;
+pub const WRITES_APART_NS: u64 = 50_000_000;
 /// Time between a write and the opening of the next file at most, ns: in more something else is done.
 const FILES_APART_NS: u64 = 300_000;
 /// Time between two calls by which state is handed over at most, ns, and between taking memory and writing what was made in it.
@@ -59,6 +60,18 @@ impl Checkpoints {
             .filter(|(_, spans)| !spans.is_empty())
             .collect();
         let mut own = written(facts, cast.step_tid);
+        if !own.is_empty() {
+            let saving = Python::new(facts).saving(cast.step_tid, &own);
+            let adjoins = |(from, to): &(u64, u64)| {
+                overlap(
+                    &own,
+                    from.saturating_sub(WRITES_APART_NS),
+                    to + WRITES_APART_NS,
+                ) > 0
+            };
+            let saving: Vec<_> = saving.into_iter().filter(adjoins).collect();
+            own.extend(saving);
+        }
         let handed = handed_over(facts, cast.step_tid, helpers);
         let hands_over = !handed.is_empty();
         own.extend(handed);
@@ -175,7 +188,7 @@ fn written(facts: &Facts, tid: u32) -> Vec<(u64, u64)> {
         }
     }
     for item in facts.items(tid) {
-        if item.kind() == WaitKind::File && call(item.nr) == Call::Write {
+        if item.kind() == WaitKind::File && (call(item.nr) == Call::Write || lets_go(item.nr)) {
             marks.push(Burst {
                 from: item.from,
                 to: item.to,
@@ -335,6 +348,14 @@ fn is_sync(nr: i16) -> bool {
     matches!(
         arch::syscall_name(nr),
         Some("fsync" | "fdatasync" | "sync_file_range" | "syncfs")
+    )
+}
+
+/// Whether a call gives a file back, which then has to be written or whose storage is freed.
+fn lets_go(nr: i16) -> bool {
+    matches!(
+        arch::syscall_name(nr),
+        Some("close" | "unlink" | "unlinkat" | "rmdir")
     )
 }
 

@@ -6,6 +6,7 @@
 
 mod beside;
 mod marks;
+mod saving;
 
 use std::collections::{BTreeMap, BTreeSet};
 

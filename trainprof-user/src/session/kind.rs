@@ -90,7 +90,7 @@ pub fn wait_kind(id: &WaitId) -> WaitKind {
             "open" | "openat" | "openat2" | "creat" | "stat" | "lstat" | "fstat" | "newfstatat"
             | "statx" | "access" | "faccessat" | "faccessat2" | "readlink" | "readlinkat"
             | "rename" | "renameat" | "renameat2" | "unlink" | "unlinkat" | "mkdir" | "mkdirat"
-            | "rmdir" | "sync" => WaitKind::File,
+            | "rmdir" | "sync" | "close" => WaitKind::File,
             _ => WaitKind::Other,
         },
     }

@@ -43,6 +43,7 @@ impl Scene<'_> {
                 (self.chokes.contains(&tid) && self.cast.producers.contains(&last.tid))
                     .then_some(tid)
             })
+            .filter(|choke| !self.always_works(leaf, self.facts.pid(*choke).unwrap_or(0)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Locks: on the way to a piece of time, and held while others waited.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Scene;
 use crate::{
@@ -13,13 +13,14 @@ use crate::{
         running::locks_files,
         spans::{share_inside, union},
         timeline::{Item, line},
-        walk::{HopKind, Leaf},
+        walk::{HopKind, Leaf, What},
     },
     session::kind::{WaitKind, wait_kind},
 };
 use trainprof_common::thread::WakerKind;
 
-/// So much (0–1) of the work of all threads of a lock, done by one of them, leaves nothing that could be done at once.
+/// So much (0–1) of the work of all threads of a lock, done by one of them, leaves nothing that could be done at once; and so much of the
+/// time, worked by one thread, leaves it no time to do more.
 const NEARLY_ALL: f64 = 0.85;
 /// CPUs of which this part (0–1) is in use leave next to nothing to be gained by working at once.
 const USED_UP: f64 = 0.87;
@@ -28,9 +29,17 @@ impl Scene<'_> {
     /// A lock that others than the step thread's own helpers contend for.
     pub(super) fn lock_on_way(&self, leaf: &Leaf) -> Option<LockId> {
         leaf.hops.iter().find_map(|hop| match hop.how {
-            HopKind::Lock(id) if self.counts(id) => Some(id),
+            HopKind::Lock(id) if self.counts(id) && !self.always_works(leaf, id.pid) => Some(id),
             _ => None,
         })
+    }
+
+    /// Whether what a process (0: several) has to wait for at the end of the way is a thread of another one that works all the time: that
+    /// one would do no more if nobody had to wait for anybody in this one.
+    pub(super) fn always_works(&self, leaf: &Leaf, pid: u32) -> bool {
+        let works = matches!(leaf.what, What::Run { .. } | What::Runnable { .. });
+        let tid = leaf.what.tid();
+        works && pid != 0 && self.busy.contains(&tid) && self.facts.pid(tid) != Some(pid)
     }
 
     /// Who does most of the work of a lock on the way that keeps nobody from working.
@@ -144,6 +153,24 @@ pub(super) fn idle_locks(
         .iter()
         .filter_map(|(id, lock)| Some((*id, most(id, lock)?)))
         .collect()
+}
+
+/// Threads that have something to do nearly all the time.
+pub(super) fn busy(facts: &Facts) -> BTreeSet<u32> {
+    let walkable = facts.walkable_ns() as f64;
+    let mut works = BTreeMap::<u32, u64>::new();
+    for (tid, residual) in facts.residuals() {
+        *works.entry(tid).or_default() += residual.run_ns + residual.runnable_ns;
+    }
+    let mut busy = BTreeSet::new();
+    for (tid, mut ns) in works {
+        let runnable = facts.items(tid).iter().map(|item| item.to - item.woken);
+        ns += runnable.sum::<u64>();
+        if ns as f64 >= NEARLY_ALL * walkable {
+            busy.insert(tid);
+        }
+    }
+    busy
 }
 
 /// Nanoseconds for which a thread ran, or waited for what no thread of the job did.

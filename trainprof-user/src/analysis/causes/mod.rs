@@ -28,6 +28,7 @@ use super::{
     locks::{Lock, LockId},
     phases,
     python::Python,
+    running::{Call, call},
     spans::{share_inside, union, without},
     spinning::{idlers, team},
     taking_in::{taken, taking_in},
@@ -110,6 +111,8 @@ pub struct Scene<'a> {
     overstaffed: bool,
     /// Locks that keep nobody from working, and whose work is done while others wait for them.
     idle_locks: BTreeMap<LockId, u32>,
+    /// Threads that have something to do nearly all the time.
+    busy: BTreeSet<u32>,
     lock_waits: BTreeMap<LockId, Vec<(u64, u64)>>,
     taking_in: Vec<(u64, u64)>,
     /// Stretches in which a step thread without a GPU did other work than its model's and its input's.
@@ -203,6 +206,7 @@ impl<'a> Scene<'a> {
             file_faults,
             file_waits: on_cpu::file_waits(facts),
             around_calls: AroundCalls::new(facts),
+            busy: locked::busy(facts),
             idle_locks: locked::idle_locks(facts, cast, locks, may_use),
             lock_waits: locked::waits(facts, locks, |item| (item.from, item.woken)),
             lock_turns: locked::waits(facts, locks, |item| (item.from, item.to)),
@@ -431,6 +435,16 @@ impl<'a> Scene<'a> {
                 } else if let Some(held) = self.file_locked(tid, &spent.windows) {
                     out.push((Kind::Serialization, detail, held));
                     left -= held;
+                } else if matches!(kind, Kind::StorageIo | Kind::SmallFiles)
+                    && call(nr) == Call::Meta
+                {
+                    // What waits for a file to be given back, or for another to be made, waits to write it.
+                    let checkpoints = self.checkpoints.of(self.cast, tid);
+                    let written = share_inside(&spent.windows, checkpoints) * left;
+                    if written > 0.0 {
+                        out.push((Kind::Checkpoint, detail, written));
+                        left -= written;
+                    }
                 }
                 out.push((kind, detail, left));
             }

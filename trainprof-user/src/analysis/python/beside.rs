@@ -222,7 +222,7 @@ impl Python<'_> {
     }
 
     /// Stretches in any of these functions; `ends` as of `stretches`.
-    fn stretches_under(
+    pub(super) fn stretches_under(
         &self,
         pid: u32,
         least: f64,

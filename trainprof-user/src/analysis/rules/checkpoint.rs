@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use super::{Answer, Look, look::rounded};
-use crate::analysis::{Kind, words};
+use crate::analysis::{Kind, checkpoints::WRITES_APART_NS, words};
 
 const KIND: Kind = Kind::Checkpoint;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
-        let bursts = &look.trainer.checkpoints;
+        let bursts = whole(&look.trainer.checkpoints);
         let longest = bursts.iter().map(|(from, to)| to - from).max().unwrap_or(0) as f64 / 1e9;
         evidence.insert("count", json!(bursts.len()));
         evidence.insert("longest_s", rounded(longest));
@@ -63,6 +63,18 @@ pub(super) fn rule(look: &Look) -> Answer {
             advice(between, bursts.len() >= 2, look),
         )
     })
+}
+
+/// Checkpoints from stretches of writing, sorted: one may have others between its files, or before it goes on.
+fn whole(stretches: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut out: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in stretches {
+        match out.last_mut() {
+            Some(last) if from.saturating_sub(last.1) <= WRITES_APART_NS => last.1 = *to,
+            _ => out.push((*from, *to)),
+        }
+    }
+    out
 }
 
 /// Whether another thread does most of the writing: nothing is gained by giving it to one.

@@ -577,3 +577,62 @@ fn running_for_files_of_many_directories_is_told_of_all_of_them() {
         found.summary
     );
 }
+
+#[test]
+fn who_looks_up_while_it_waits_is_not_waited_for_by_whom_it_waits_for() {
+    // The trainer waits for a server, whose thread waits for another of its own, which a worker that always computes wakes when a batch
+    // is there. In between the server's thread looks up after a time-out, and the other one is woken by that as well.
+    let (server, other, worker) = (201, 202, 301);
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .process(server, TRAINER)
+        .thread(server, other)
+        .process(worker, TRAINER);
+    for step in 0..80 {
+        let ms = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            ms + 20.0,
+            ms + 99.0,
+            POLL,
+            On::Pipe(77),
+            By::Thread(server),
+        )
+        .touch(TRAINER, ms + 99.0, Op::Read, Class::Pipe, 77, 4)
+        .wait(
+            server,
+            ms - 0.8,
+            ms + 60.0,
+            POLL,
+            On::Nothing,
+            By::Interrupt,
+        )
+        .wait(
+            server,
+            ms + 60.2,
+            ms + 98.9,
+            POLL,
+            On::Nothing,
+            By::Thread(other),
+        )
+        .wait(
+            other,
+            ms - 1.0,
+            ms + 60.1,
+            POLL,
+            On::Nothing,
+            By::Thread(server),
+        )
+        .wait(
+            other,
+            ms + 60.3,
+            ms + 98.8,
+            POLL,
+            On::Nothing,
+            By::Thread(worker),
+        );
+    }
+    let trainer = trainer(&tale, 8000.0);
+    sums_up(&trainer);
+    close(share(&trainer, Kind::InputCpu), 0.79, "the worker");
+}

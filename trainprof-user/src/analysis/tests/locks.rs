@@ -599,3 +599,62 @@ fn a_page_fault_waits_for_the_map_that_a_thread_of_its_process_holds_or_for_what
     close(share.lock_wait, 0.3, "for the map");
     close(share.io_wait, 0.2, "for pages");
 }
+
+/// Two loader threads take turns of 100 ms on a lock: who has it waits for a worker that computes for `computes` ms of them, then for a timer.
+fn one_draws(computes: f64) -> Tale {
+    const WORKER: u32 = 201;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).process(WORKER, TRAINER);
+    for n in 0..2 {
+        tale.thread(TRAINER, 101 + n);
+        tale.ops(101 + n, 10.0, Op::Open, Class::File, 5, 100, 1 << 20, 1.0);
+    }
+    for turn in 0..80_u32 {
+        let ms = f64::from(turn) * 100.0;
+        let (has, wants) = (101 + turn % 2, 101 + (turn + 1) % 2);
+        tale.wait(
+            has,
+            ms + 0.5,
+            ms + 99.0,
+            POLL,
+            On::Pipe(9),
+            By::Thread(WORKER),
+        )
+        .wait(
+            wants,
+            ms + 0.2,
+            ms + 99.6,
+            FUTEX,
+            On::Futex(ROUND.line << 6),
+            By::Thread(has),
+        );
+        if turn % 2 == 0 {
+            // The trainer takes what is drawn in each second turn.
+            let queue = On::Futex(0x100_000 + u64::from(turn) * 64);
+            tale.wait(TRAINER, ms - 90.0, ms + 99.5, FUTEX, queue, By::Thread(has));
+        }
+        if computes < 99.0 {
+            tale.wait(
+                WORKER,
+                ms + computes,
+                ms + 98.9,
+                SLEEP,
+                On::Nothing,
+                By::Interrupt,
+            );
+        }
+    }
+    tale
+}
+
+#[test]
+fn a_lock_whose_holder_waits_for_a_busy_process_is_no_cause() {
+    let busy = trainer(&one_draws(100.0), 8000.0);
+    sums_up(&busy);
+    let input = share(&busy, Kind::InputCpu);
+    assert!(input > 0.9, "{input}");
+    // One that sleeps could have served both at once.
+    let idle = trainer(&one_draws(30.0), 8000.0);
+    let locked = share(&idle, Kind::Serialization);
+    assert!(locked > 0.4, "{locked}");
+}

@@ -385,3 +385,51 @@ fn files_that_are_synced_one_after_the_other_are_a_checkpoint() {
     // What lies between the syncs of a log is no writing.
     assert!(many_small_files(2.0).is_empty());
 }
+
+#[test]
+fn making_state_ready_and_giving_back_what_it_replaces_are_part_of_it() {
+    // Of each 200 ms: 90 of the model, 50 of making state ready, 20 of writing it, then closing its file for 10 and removing another
+    // for 30.
+    const CLOSE: i16 = 3;
+    const UNLINK: i16 = 87;
+    let job = |saves: bool| {
+        let mut tale = Tale::default();
+        tale.process(TRAINER, 1)
+            .function(1, "/home/me/train.py", "<module>")
+            .function(
+                2,
+                "/usr/lib/python3/dist-packages/torch/nn/modules/module.py",
+                "Module._call_impl",
+            )
+            .function(3, "/home/me/train.py", "keep")
+            .fileset(5, "/out", "ext4");
+        let times = |from: u32, to: u32| {
+            let ms = (from..to).step_by(10).map(|ms| f64::from(ms) + 5.0);
+            (0..40).flat_map(move |turn| ms.clone().map(move |ms| f64::from(turn) * 200.0 + ms))
+        };
+        tale.stack(1, &[2, 1], TRAINER, times(0, 90));
+        if saves {
+            tale.stack(2, &[3, 1], TRAINER, times(90, 200));
+        }
+        for turn in 0..40 {
+            let ms = f64::from(turn) * 200.0;
+            let on = On::File(5);
+            tale.backward(TRAINER, ms + 60.0)
+                .touch(TRAINER, ms + 140.0, Op::Write, Class::File, 7, 8 << 20)
+                .wait(TRAINER, ms + 141.0, ms + 160.0, FSYNC, on, By::Interrupt)
+                .wait(
+                    TRAINER,
+                    ms + 160.0,
+                    ms + 170.0,
+                    CLOSE,
+                    On::Nothing,
+                    By::Interrupt,
+                )
+                .wait(TRAINER, ms + 170.0, ms + 200.0, UNLINK, on, By::Interrupt);
+        }
+        analyse(&tale.session(8000.0)).trainer.expect("a trainer")
+    };
+    close(share(&job(true), Kind::Checkpoint), 0.55, "with stacks");
+    // Without any, what is computed before it may be for anything.
+    close(share(&job(false), Kind::Checkpoint), 0.3, "without");
+}

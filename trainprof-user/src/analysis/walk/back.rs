@@ -99,6 +99,7 @@ impl Walker<'_> {
         let begin = from.max(born.min(end));
         let items = facts.items(tid);
         let mut at = items.partition_point(|item| item.from < end);
+        let mut later = None;
         while end > begin {
             self.steps += 1;
             let item = match at.checked_sub(1).map(|last| items[last]) {
@@ -120,7 +121,9 @@ impl Walker<'_> {
             }
             if item.nr != NR_PREEMPTED && item.from < end {
                 let start = item.from.max(begin);
-                self.wait(tid, &item, start, end, hops, whole_batch, out);
+                let by = self.awaited(&item, hops, later);
+                self.wait(tid, &item, by, (start, end), hops, whole_batch, out);
+                later = by.filter(|by| *by != tid).or(later);
                 end = start;
             }
         }
@@ -129,13 +132,39 @@ impl Walker<'_> {
         }
     }
 
+    /// Whose doing the end of a wait is to be told by, where a thread of the job ended it on purpose. One on the way to here waits itself all
+    /// the while, though it looks up now and then (time-outs): what it asked for then ended none of these waits. What this thread was handed
+    /// `later` did.
+    fn awaited(&self, item: &Item, hops: &[Hop], later: Option<u32>) -> Option<u32> {
+        let waker = item.waker;
+        if !is_on_purpose(waker.kind) || self.facts.session.thread(waker.tid).is_none() {
+            return None;
+        }
+        let on_way = |tid: u32| {
+            let mut before = hops.iter();
+            before.any(|hop| hop.tid == tid && hop.how == HopKind::HandOver)
+        };
+        let waits = |tid: u32| {
+            let items = self.facts.items(tid);
+            let next = items.partition_point(|other| other.woken <= item.woken);
+            items
+                .get(next)
+                .is_some_and(|other| other.asked_again > 0 && other.from < item.woken)
+        };
+        if on_way(waker.tid) && waits(waker.tid) {
+            later.filter(|tid| !on_way(*tid))
+        } else {
+            Some(waker.tid)
+        }
+    }
+
     #[expect(clippy::too_many_arguments, reason = "one stretch of one walk")]
     fn wait(
         &mut self,
         tid: u32,
         item: &Item,
-        from: u64,
-        to: u64,
+        by: Option<u32>,
+        (from, to): (u64, u64),
         hops: &mut Vec<Hop>,
         whole_batch: bool,
         out: &mut Vec<Part>,
@@ -157,10 +186,9 @@ impl Walker<'_> {
                 return;
             }
         }
-        let follow = is_on_purpose(waker.kind)
-            && waker.tid != tid
-            && self.facts.session.thread(waker.tid).is_some()
-            && !self.served(item);
+        let on_purpose =
+            is_on_purpose(waker.kind) && self.facts.session.thread(waker.tid).is_some();
+        let follow = on_purpose && waker.tid != tid && !self.served(item);
         if !follow || matches!(item.nr, NR_UNSEEN | NR_STOPPED) {
             // Whoever looks after a time-out and finds the lock free was woken by nobody, and has waited for it.
             let lock = (item.kind() == WaitKind::Futex)
@@ -186,11 +214,12 @@ impl Walker<'_> {
             self.emit(hops, what, from, to, out);
             return;
         }
-        if hops.len() >= MAX_HOPS || self.depth >= MAX_DEPTH || self.steps >= MAX_STEPS {
+        let too_far = hops.len() >= MAX_HOPS || self.depth >= MAX_DEPTH || self.steps >= MAX_STEPS;
+        let Some(by) = by.filter(|_| !too_far) else {
             self.emit(hops, What::Unknown { tid }, from, to, out);
             return;
-        }
-        let hop = self.hop(tid, item, waker.tid);
+        };
+        let hop = self.hop(tid, item, by);
         // A lock that goes round is one hop, however often it changed hands.
         let same = matches!(hop.how, HopKind::Lock(_))
             && hops.last().is_some_and(|last| last.how == hop.how);
@@ -198,7 +227,7 @@ impl Walker<'_> {
             hops.push(hop);
         }
         self.depth += 1;
-        self.walk(waker.tid, from, to, hops, whole_batch, out);
+        self.walk(by, from, to, hops, whole_batch, out);
         self.depth -= 1;
         if !same {
             hops.pop();
