@@ -164,7 +164,7 @@ impl<'a> Python<'a> {
     /// empty where that is less than `least` (0–1) of its time on a CPU, or where it was seen too little.
     pub fn input(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
         let is_input = |stack: u32| self.doing.get(&stack) == Some(&Doing::Input);
-        self.stretches(pid, least, &[], is_input)
+        self.stretches(&self.running(pid), least, &[], is_input)
     }
 
     /// How far off (95 % confidence) a share (0–1) of a process's time on a CPU may be that as many samples tell as there are.
@@ -173,15 +173,14 @@ impl<'a> Python<'a> {
         2.0 * (share * (1.0 - share) / samples).sqrt()
     }
 
-    /// Stretches in which a process's main thread had such a stack. None reaches over one of these times (sorted).
+    /// Stretches in which these samples show such a stack. None reaches over one of these times (sorted).
     fn stretches(
         &self,
-        pid: u32,
+        samples: &[(u64, u32)],
         least: f64,
         ends: &[u64],
         is_input: impl Fn(u32) -> bool,
     ) -> Vec<(u64, u64)> {
-        let samples = self.running(pid);
         let count = samples.iter().filter(|(_, stack)| is_input(*stack)).count();
         if samples.len() < MIN_SAMPLES || (count as f64) < least * samples.len() as f64 {
             return Vec::new();

@@ -42,6 +42,20 @@ impl Scene<'_> {
         works && pid != 0 && self.busy.contains(&tid) && self.facts.pid(tid) != Some(pid)
     }
 
+    /// The part (0–1) of these windows in which the step thread wants a lock for work beside its model, and a thread of its own process that
+    /// makes no batches has it: without that work it would not want it.
+    pub(super) fn wanted_beside(&self, leaf: &Leaf, windows: &[(u64, u64)]) -> f64 {
+        let tid = leaf.what.tid();
+        let own = self.is_waited_for(leaf)
+            && !self.is_producer(tid)
+            && self.facts.pid(tid) == Some(self.cast.trainer);
+        if own {
+            share_inside(windows, &self.waits_beside)
+        } else {
+            0.0
+        }
+    }
+
     /// Who does most of the work of a lock on the way that keeps nobody from working.
     pub(super) fn only_worker(&self, leaf: &Leaf) -> Option<u32> {
         leaf.hops.iter().find_map(|hop| match hop.how {

@@ -117,6 +117,8 @@ pub struct Scene<'a> {
     taking_in: Vec<(u64, u64)>,
     /// Stretches in which a step thread without a GPU did other work than its model's and its input's.
     beside_model: Vec<(u64, u64)>,
+    /// The same with the waits in it, where stacks show that.
+    waits_beside: Vec<(u64, u64)>,
     helpers: Helpers,
     services: Services,
     /// Threads of ranks that exchange with other ranks.
@@ -164,6 +166,7 @@ impl<'a> Scene<'a> {
         // What is done beside a GPU, or while it idles, its samples tell.
         let on_gpu = GpuUse::new(facts, cast, gpu).used
             || gpu_use::may_use_another(facts.session, cast.trainer);
+        let mut waits_beside = Vec::new();
         let beside_model = if on_gpu || !facts.with_calls {
             Vec::new()
         } else if cast.producers.is_empty() {
@@ -182,9 +185,12 @@ impl<'a> Scene<'a> {
             let taken = taken(facts, cast, locks);
             let passes = facts.passes(cast.step_tid);
             let mut apart = Python::new(facts).apart(cast.step_tid, BESIDE, &taken, passes);
-            apart.extend(collecting(facts, cast.step_tid, BESIDE));
-            let told = [&*taking_in, &worker_starts, &checkpoints.own].concat();
-            without(&union(apart), &union(told))
+            apart
+                .running
+                .extend(collecting(facts, cast.step_tid, BESIDE));
+            let told = union([&*taking_in, &worker_starts, &checkpoints.own].concat());
+            waits_beside = without(&apart.with_waits, &told);
+            without(&union(apart.running), &told)
         };
         let idlers = idlers(facts, cast);
         Self {
@@ -200,6 +206,7 @@ impl<'a> Scene<'a> {
             worker_starts,
             taking_in,
             beside_model,
+            waits_beside,
             own_batches,
             ranks_batches: ranks_batches(facts, cast),
             churning: on_cpu::churning(facts, &file_faults),
@@ -370,11 +377,13 @@ impl<'a> Scene<'a> {
             ..Detail::default()
         };
         if let Some(lock) = self.lock_on_way(leaf) {
+            let beside = self.wanted_beside(leaf, &spent.windows);
             let detail = Detail {
                 lock: Some(lock),
                 ..detail
             };
-            out.push((Kind::Serialization, detail, 1.0));
+            out.push((Kind::HostCompute, detail, beside));
+            out.push((Kind::Serialization, detail, 1.0 - beside));
             return;
         } else if let Some(fileset) = self.kernel_lock_on_way(leaf) {
             let kind = if fileset == 0 {

@@ -46,6 +46,14 @@ const CALLS: f64 = 0.05;
 /// Part of the samples that show a framework's own Python code where there is a model made of it.
 const MADE_OF_IT: f64 = 0.02;
 
+/// Stretches of a trainer's own work beside its model.
+pub struct Apart {
+    /// As the samples on a CPU show it.
+    pub running: Vec<(u64, u64)>,
+    /// As all samples do.
+    pub with_waits: Vec<(u64, u64)>,
+}
+
 /// What was seen of a function of the job's own.
 #[derive(Default)]
 struct Aside {
@@ -81,7 +89,7 @@ impl Python<'_> {
     /// The same of a process that others make input for: in such functions as run when the framework has computed in a turn, and are
     /// never called by it; what they do to make input is not counted. It is the trainer's own work beside its model: a metric, say, or a log.
     /// `taken` (sorted): when batches were, and so turns began, or `passes`, where a turn's backward pass does.
-    pub fn apart(&self, pid: u32, least: f64, taken: &[u64], passes: &[u64]) -> Vec<(u64, u64)> {
+    pub fn apart(&self, pid: u32, least: f64, taken: &[u64], passes: &[u64]) -> Apart {
         let (turns, after) = if passes.len() as f64 > AT_ONCE * taken.len() as f64 {
             (passes, BETWEEN_PASSES)
         } else {
@@ -92,7 +100,18 @@ impl Python<'_> {
         let computing = self.computing_times(pid);
         let mut functions = later(self.facts.session, &running, &functions, turns, &computing);
         functions.retain(|_, mean| after.contains(mean));
-        self.under(pid, least, turns, &functions.into_keys().collect())
+        let functions = functions.into_keys().collect();
+        let ends = self.ends(pid, turns);
+        let found = self.under(&running, least, ends, &functions);
+        let with_waits = if found.is_empty() {
+            Vec::new()
+        } else {
+            self.under(self.facts.python_samples(pid), 0.0, ends, &functions)
+        };
+        Apart {
+            running: found,
+            with_waits,
+        }
     }
 
     /// The same of a process that nobody makes input for, where code is seen that draws its batches: in such functions as run between a
@@ -108,7 +127,8 @@ impl Python<'_> {
         let functions = self.no_models(pid, &running);
         let mut functions = later(self.facts.session, &running, &functions, passes, &drawn);
         functions.retain(|_, mean| *mean >= BEFORE);
-        self.under(pid, least, passes, &functions.into_keys().collect())
+        let ends = self.ends(pid, passes);
+        self.under(&running, least, ends, &functions.into_keys().collect())
     }
 
     /// Part (0–1) of the samples in these stretches that are in such functions as have next to no computing after them until the next
@@ -151,24 +171,27 @@ impl Python<'_> {
         functions
     }
 
-    /// Stretches in any of these functions, but for what is done to make input. None reaches over the beginning of a turn, where turns
-    /// are seen several times each: else samples stand for turns in which there was none, too.
+    /// Stretches in which these samples show any of these functions, but for what is done to make input; `ends` as of `stretches`.
     fn under(
         &self,
-        pid: u32,
+        samples: &[(u64, u32)],
         least: f64,
-        turns: &[u64],
+        ends: &[u64],
         functions: &BTreeSet<u32>,
     ) -> Vec<(u64, u64)> {
-        let samples = self.facts.python_samples(pid).len();
-        let ends = if samples >= EACH * turns.len() {
+        self.stretches(samples, least, ends, |stack| {
+            self.doing.get(&stack) != Some(&Doing::Input) && self.is_under(stack, functions)
+        })
+    }
+
+    /// No stretch reaches over the beginning of a turn where turns are seen several times each: else samples stand for turns in which there was
+    /// none, too.
+    fn ends<'t>(&self, pid: u32, turns: &'t [u64]) -> &'t [u64] {
+        if self.facts.python_samples(pid).len() >= EACH * turns.len() {
             turns
         } else {
             &[]
-        };
-        self.stretches(pid, least, ends, |stack| {
-            self.doing.get(&stack) != Some(&Doing::Input) && self.is_under(stack, functions)
-        })
+        }
     }
 
     /// When clock samples show the framework's computing.
@@ -229,7 +252,10 @@ impl Python<'_> {
         ends: &[u64],
         functions: &BTreeSet<u32>,
     ) -> Vec<(u64, u64)> {
-        self.stretches(pid, least, ends, |stack| self.is_under(stack, functions))
+        let running = self.running(pid);
+        self.stretches(&running, least, ends, |stack| {
+            self.is_under(stack, functions)
+        })
     }
 
     /// Whether a stack goes through any of these functions.
@@ -274,7 +300,7 @@ impl Python<'_> {
                 .min_by_key(|sample| sample.at.0.abs_diff(*at))
                 .filter(|sample| sample.at.0.abs_diff(*at) <= NEAR_NS);
             for (depth, function) in stack.iter().enumerate() {
-                if !matches!(marks[depth], Mark::Own | Mark::Source) {
+                if !matches!(marks[depth], Mark::Own | Mark::Source | Mark::Recorder) {
                     continue;
                 }
                 let aside = functions.entry(*function).or_default();

@@ -86,6 +86,24 @@ const FRAMEWORKS: [&str; 27] = [
     "/paddle/tensor/",
 ];
 
+/// The same of those that keep records of a training run, or draw them: no model, and no input.
+const RECORDERS: [&str; 14] = [
+    "/torch/utils/tensorboard/",
+    "-packages/tensorboard/",
+    "-packages/tensorboardX/",
+    "-packages/wandb/",
+    "-packages/mlflow/",
+    "-packages/neptune/",
+    "-packages/comet_ml/",
+    "-packages/clearml/",
+    "-packages/aim/",
+    "-packages/swanlab/",
+    "-packages/trackio/",
+    "-packages/dvclive/",
+    "-packages/visdom/",
+    "-packages/matplotlib/",
+];
+
 /// Where processes are started: a loader that makes its workers makes no batch meanwhile.
 const STARTERS: [&str; 2] = ["/multiprocessing/popen_", "/subprocess.py"];
 
@@ -104,6 +122,8 @@ pub(super) enum Mark {
     Loader,
     /// Of a library that computes.
     Framework,
+    /// Keeps records of the run.
+    Recorder,
     /// Starts processes.
     Starter,
     /// Code of the job's own that a loop draws items from.
@@ -115,6 +135,9 @@ pub(super) enum Mark {
 
 pub(super) fn mark(function: &PyFunctionFact) -> Mark {
     let file = function.file.as_str();
+    if RECORDERS.iter().any(|part| file.contains(part)) {
+        return Mark::Recorder;
+    }
     if LOADERS.iter().any(|part| file.contains(part)) {
         return Mark::Loader;
     }
@@ -222,6 +245,7 @@ pub(super) fn tell(marks: &[Mark], functions: &[u32], sources: &BTreeSet<u32>) -
         let input = match mark {
             Mark::Loader => true,
             Mark::Framework => return Doing::Model,
+            Mark::Recorder => return Doing::Other,
             Mark::Source | Mark::Own => sources.contains(function),
             Mark::Starter | Mark::Other => false,
         };

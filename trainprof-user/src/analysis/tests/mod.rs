@@ -3,6 +3,7 @@
 mod all_time;
 mod allocation;
 mod around_calls;
+mod beside;
 mod brief;
 mod children;
 mod clocks;
