@@ -102,7 +102,8 @@ fn what_the_driver_says_is_recorded() {
          device 0 power 321\ndevice 0 clocks 1410 1215\ndevice 0 throttle 0x44\ndevice 0 temperature 66\n\
          device 0 pcie 100 200\ndevice 0 ecc 3\ndevice 0 xid 79\ndevice 1 util 0\n";
     let driver = Driver::new(config);
-    let (facts, ended) = driver.facts(3.0);
+    // They are fetched once a second, and when the watch ends.
+    let (facts, ended) = driver.facts(3.6);
     let mut checks = Checks::new();
     checks.exact("devices", 2, facts.devices.len() as u64);
     let first = facts.device(0);
@@ -141,7 +142,12 @@ fn what_the_driver_says_is_recorded() {
             || format!("a gap of {gap} ns before a span of {}", pair[1].span_ns),
         );
     }
-    checks.that(samples.len() >= 25, || format!("{} samples", samples.len()));
+    checks.that(samples.len() >= 31, || format!("{} samples", samples.len()));
+    let last = samples.last().map_or(0, |sample| sample.at.0);
+    let ended_at = facts.intervals.last().map_or(0, |(_, to)| *to);
+    checks.that(ended_at.saturating_sub(last) < 300_000_000, || {
+        format!("the last sample lies {} ns before the end", ended_at - last)
+    });
     checks.that(facts.missing("gpu").is_empty(), || {
         format!("{:?}", facts.lacks)
     });

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     Answer,
     nvml::{self, Asked, Events},
@@ -20,6 +22,13 @@ use crate::{
 const TICK: Duration = Duration::from_millis(100);
 /// Samples of one message: fewer than fill it.
 const SAMPLES: usize = 512;
+
+/// What the process is told. (A message without a byte would be the line's end.)
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// Tell what the driver keeps, since a watch ends.
+    Last,
+}
 
 /// Tells over a line that may be full. What could not be told is counted.
 struct Teller<'a> {
@@ -106,6 +115,7 @@ fn ask(devices: &mut [Asked<'_>], events: Option<&Events<'_>>, teller: &mut Tell
             at: begun + Duration::from_millis(query.begins_ms()),
         })
         .collect();
+    let mut last = false;
     while !teller.gone && !due.is_empty() {
         if let Some(events) = events {
             let samples = events.take(devices);
@@ -139,9 +149,24 @@ fn ask(devices: &mut [Asked<'_>], events: Option<&Events<'_>>, teller: &mut Tell
             due.at = Instant::now() + Duration::from_millis(due.query.period_ms());
         }
         due.retain(|due| !lost.contains(&due.device));
-        teller.tell(&Answer::Alive);
-        if let Received::<()>::Ended = teller.line.receive(TICK) {
-            return;
+        teller.tell(if last {
+            &Answer::AllTold
+        } else {
+            &Answer::Alive
+        });
+        last = false;
+        match teller.line.receive(TICK) {
+            Received::Message(Request::Last) => {
+                last = true;
+                for due in &mut due {
+                    if due.query.is_kept() {
+                        devices[due.device].fetch_anew();
+                        due.at = Instant::now();
+                    }
+                }
+            }
+            Received::Nothing => {}
+            Received::Ended => return,
         }
     }
 }

@@ -65,6 +65,8 @@ pub enum Answer {
     },
     /// Nothing new, but the driver answers.
     Alive,
+    /// All that was asked for at the end of a watch has been told.
+    AllTold,
     /// So many answers were dropped since the last one that arrived, because nobody took them.
     Dropped(u64),
 }

@@ -245,6 +245,11 @@ impl<'n> Asked<'n> {
         }
     }
 
+    /// Samples that the driver keeps are fetched when they are asked for next, however little time has passed.
+    pub fn fetch_anew(&mut self) {
+        self.drained = None;
+    }
+
     fn sample(&self, at: KtimeNs, span_ns: u64, metric: GpuMetric, value: f64) -> GpuSampleFact {
         GpuSampleFact {
             device: self.fact.device,

@@ -49,6 +49,11 @@ impl Query {
         }
     }
 
+    /// Whether the driver may keep samples of it until they are fetched.
+    pub fn is_kept(self) -> bool {
+        matches!(self, Self::Utilisation | Self::Power)
+    }
+
     /// How long after the beginning it is asked first, in ms: there is nothing to tell yet.
     pub fn begins_ms(self) -> u64 {
         match self {

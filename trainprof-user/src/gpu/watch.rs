@@ -18,6 +18,9 @@ const LOAD: Duration = Duration::from_secs(3);
 const SILENT: Duration = Duration::from_secs(5);
 /// How long the end of a process that may hang in a driver is waited for.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// A driver that has said something within this time may be waited for once more, for so long, when a watch ends.
+const ANSWERS: Duration = Duration::from_secs(1);
+const LAST: Duration = Duration::from_millis(100);
 /// Answers taken at once; more wait for the next look.
 const AT_ONCE: usize = 256;
 
@@ -113,6 +116,29 @@ impl Driver {
             self.cpu_ns = aside.cpu_ns();
         }
         self.cpu_ns
+    }
+
+    /// What the driver has kept so far, and all that was heard since the last call. Waits for it, though not for long: one that has not
+    /// answered for a while is not asked.
+    pub fn last(&mut self) -> Vec<Heard> {
+        let mut out = self.hear();
+        let answers = self.heard.elapsed() < ANSWERS;
+        let Some(aside) = self.aside.as_mut().filter(|_| answers) else {
+            return out;
+        };
+        if !matches!(aside.line.send(&ask::Request::Last), Ok(true)) {
+            return out;
+        }
+        let until = Instant::now() + LAST;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match aside.line.receive(left) {
+                Received::Message(Answer::AllTold) | Received::Nothing => return out,
+                Received::Message(answer) => out.push(Heard::Answer(answer)),
+                // The watch is over: how it ended is of no use any more.
+                Received::Ended => return out,
+            }
+        }
     }
 
     /// What was heard since the last call. Never waits.

@@ -137,10 +137,7 @@ impl Gpus {
         out: &mut Vec<Record>,
     ) {
         let heard = self.driver.as_mut().map(Driver::hear).unwrap_or_default();
-        let mut changed = false;
-        for heard in heard {
-            changed |= self.heard(heard, job, out);
-        }
+        let mut changed = self.all_heard(heard, job, out);
         self.environments.retain(|pid, _| job.contains(pid));
         if !self.devices.is_empty() {
             for pid in job {
@@ -162,6 +159,21 @@ impl Gpus {
         }
     }
 
+    /// Takes what the driver has kept so far, at the end of a watch.
+    pub fn finish(&mut self, job: &BTreeSet<u32>, out: &mut Vec<Record>) {
+        let heard = self.driver.as_mut().map(Driver::last).unwrap_or_default();
+        if self.all_heard(heard, job, out) {
+            self.decide(job, out);
+        }
+    }
+
+    /// Whether any of it changes who uses what.
+    fn all_heard(&mut self, heard: Vec<Heard>, job: &BTreeSet<u32>, out: &mut Vec<Record>) -> bool {
+        heard.into_iter().fold(false, |changed, heard| {
+            self.heard(heard, job, out) | changed
+        })
+    }
+
     /// Whether it changes who uses what.
     fn heard(&mut self, heard: Heard, job: &BTreeSet<u32>, out: &mut Vec<Record>) -> bool {
         let missing = |reason| Record::Missing {
@@ -178,7 +190,7 @@ impl Gpus {
                 "the process that asks the driver ended ({how})"
             ))),
             Heard::Answer(answer) => match answer {
-                Answer::Loaded | Answer::Alive => {}
+                Answer::Loaded | Answer::Alive | Answer::AllTold => {}
                 Answer::NotLoadable(reason) | Answer::Missing(reason) => out.push(missing(reason)),
                 Answer::Dropped(count) => self.dropped += count,
                 Answer::Samples(samples) => {

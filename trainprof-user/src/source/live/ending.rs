@@ -41,12 +41,13 @@ impl Live {
         self.pressure
             .last(own::now(), &self.resident(), &mut self.out);
         self.fault_edge(at);
+        let job: BTreeSet<u32> = self.alive.values().copied().collect();
+        self.gpus.finish(&job, &mut self.out);
         let hidden = self.turns.hidden(own::now());
         let helpers_ns = self.helpers_ns().all();
         self.out.extend(self.cost.sample(hidden, helpers_ns));
         // Of those that are still there: their numbers may be others' by now.
-        let alive: BTreeSet<u32> = self.alive.values().copied().collect();
-        self.frameworks(self.leading().intersection(&alive).copied());
+        self.frameworks(self.leading().intersection(&job).copied());
         for (tid, call) in self.probes.gpu_calls_under_way() {
             if self.members.contains(&tid) {
                 self.out.extend(gpu_call_under_way(tid, &call, at));
