@@ -7,6 +7,8 @@ use crate::analysis::{
     cast::Cast,
     facts::{Facts, is_on_purpose},
     kind::Kind,
+    locks::{LockId, Locks},
+    timeline::LINE,
     walk::{Hop, Leaf, What},
 };
 
@@ -47,8 +49,16 @@ impl Scene<'_> {
     }
 }
 
-/// Threads that at least two producers of different threads wait for, much of the time.
-pub(super) fn chokes(facts: &Facts, cast: &Cast) -> BTreeSet<u32> {
+/// Threads that at least two producers of different threads wait for, much of the time. Those of a process that take turns on its
+/// interpreter's lock count as one: a manager has one for each of its clients, and only one of them can go on.
+pub(super) fn chokes(facts: &Facts, cast: &Cast, locks: &Locks) -> BTreeSet<u32> {
+    let interpreters = locks
+        .iter()
+        .filter(|(id, _)| id.pid != cast.trainer && is_interpreters(facts, **id));
+    let as_one: BTreeMap<u32, u32> = interpreters
+        .flat_map(|(id, lock)| lock.threads.iter().map(|tid| (*tid, id.pid)))
+        .collect();
+    let one = |tid: u32| as_one.get(&tid).copied().unwrap_or(tid);
     let wall = facts.walkable_ns() as f64;
     let mut waited = BTreeMap::<u32, BTreeMap<u32, u64>>::new();
     for (tid, items) in facts.waiting_threads() {
@@ -72,7 +82,11 @@ pub(super) fn chokes(facts: &Facts, cast: &Cast) -> BTreeSet<u32> {
             {
                 continue;
             }
-            *waited.entry(waker.tid).or_default().entry(tid).or_default() += item.woken - item.from;
+            *waited
+                .entry(one(waker.tid))
+                .or_default()
+                .entry(tid)
+                .or_default() += item.woken - item.from;
         }
     }
     // Threads of one worker wait for each other as a matter of course: they count as one.
@@ -87,7 +101,7 @@ pub(super) fn chokes(facts: &Facts, cast: &Cast) -> BTreeSet<u32> {
         let ns = waited.get(&waker).and_then(|waiters| waiters.get(&waiter));
         *ns.unwrap_or(&0) as f64 >= CHOKE_SHARE * wall
     };
-    waited
+    let found: BTreeSet<u32> = waited
         .iter()
         .filter(|(waker, waiters)| {
             let own = side(**waker);
@@ -101,5 +115,14 @@ pub(super) fn chokes(facts: &Facts, cast: &Cast) -> BTreeSet<u32> {
             facts.session.thread(**waker).is_some() && sides.len() >= 2
         })
         .map(|(waker, _)| *waker)
-        .collect()
+        .collect();
+    let others = as_one.iter().filter(|(_, pid)| found.contains(pid));
+    let others: BTreeSet<u32> = others.map(|(tid, _)| *tid).collect();
+    found.union(&others).copied().collect()
+}
+
+/// Whether a lock is that of an interpreter.
+fn is_interpreters(facts: &Facts, id: LockId) -> bool {
+    let address = facts.session.python.lock_of(id.pid);
+    address.is_some_and(|address| address >> LINE == id.line)
 }

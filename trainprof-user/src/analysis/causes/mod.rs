@@ -194,7 +194,7 @@ impl<'a> Scene<'a> {
         };
         let idlers = idlers(facts, cast);
         Self {
-            chokes: chokes::chokes(facts, cast),
+            chokes: chokes::chokes(facts, cast, locks),
             helpers,
             services: Services::new(facts),
             exchangers: exchange::exchangers(facts, cast),

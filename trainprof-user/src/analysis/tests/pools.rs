@@ -5,7 +5,7 @@ use super::{
     company::is_near,
     python::alone,
     stories::{TRAINER, feeds, job, share, stall, trainer},
-    tale::{By, FUTEX, On, READ, Tale},
+    tale::{By, FUTEX, On, POLL, READ, RECV, Tale},
 };
 use crate::{
     analysis::{Kind, steps::Clock},
@@ -225,4 +225,64 @@ fn who_feeds_all_others_is_a_single_producer() {
     }
     let trainer = trainer(&tale, 8000.0);
     is_near(share(&trainer, Kind::Serialization), 0.55);
+}
+
+#[test]
+fn threads_of_a_manager_that_take_turns_on_its_interpreter_are_one_producer() {
+    // Each of two workers asks a thread of its own, of one process: of each 100 ms they run 45 each, one after the other.
+    const MANAGER: u32 = 301;
+    const GIL: u64 = 0x7000;
+    let served = |interpreter: bool| {
+        let mut tale = job(2);
+        tale.process(MANAGER, TRAINER)
+            .thread(MANAGER, 302)
+            .thread(MANAGER, 303)
+            .wait(MANAGER, 0.1, 7999.0, POLL, On::Socket(9), By::Interrupt);
+        if interpreter {
+            tale.interpreter(MANAGER, GIL - 0x1b0, 0x1000);
+        }
+        for step in 0..80_u32 {
+            let begin = f64::from(step) * 100.0;
+            for n in 0..2 {
+                // The one that the trainer waits for is served last.
+                let (worker, own) = (201 + (step + n + 1) % 2, 302 + (step + n + 1) % 2);
+                let other = 605 - own;
+                let from = begin + f64::from(n) * 45.0;
+                let asked = On::Socket(u64::from(worker));
+                tale.wait(
+                    worker,
+                    begin + 0.5,
+                    from + 45.0,
+                    RECV,
+                    asked,
+                    By::Thread(own),
+                )
+                // The lock is the other's first, and then nobody asks.
+                .wait(
+                    own,
+                    from + 45.2,
+                    begin + 100.3,
+                    RECV,
+                    asked,
+                    By::Thread(worker),
+                );
+                if n == 1 {
+                    tale.wait(
+                        own,
+                        begin + 0.6,
+                        from,
+                        FUTEX,
+                        On::Futex(GIL),
+                        By::Thread(other),
+                    );
+                }
+            }
+            let worker = 201 + step % 2;
+            feeds(&mut tale, worker, begin + 0.2, begin + 99.8);
+            stall(&mut tale, begin + 40.0, begin + 99.9, worker);
+        }
+        share(&trainer(&tale, 8000.0), Kind::Serialization)
+    };
+    is_near(served(true), 0.5);
+    is_near(served(false), 0.0);
 }
