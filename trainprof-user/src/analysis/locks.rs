@@ -103,9 +103,10 @@ pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
     let mut out: BTreeMap<LockId, Lock> = seen
         .into_iter()
         .filter_map(|(id, seen)| {
-            let lock = match facts.session.python.lock_of(id.pid) {
-                Some(address) if address >> LINE == id.line => interpreters_lock(id, &seen, wall),
-                _ => lock(id, &seen, wall),
+            let lock = if is_interpreters(facts, id) {
+                interpreters_lock(id, &seen, wall)
+            } else {
+                lock(id, &seen, wall)
             };
             Some((id, lock?))
         })
@@ -117,6 +118,12 @@ pub fn locks(facts: &Facts) -> BTreeMap<LockId, Lock> {
         }
     }
     out
+}
+
+/// Whether a lock is that of its process's interpreter, known by its place.
+pub fn is_interpreters(facts: &Facts, id: LockId) -> bool {
+    let address = facts.session.python.lock_of(id.pid);
+    address.is_some_and(|address| address >> LINE == id.line)
 }
 
 /// When each thread woke others that waited for a futex, by cache line and waker; in order.

@@ -7,8 +7,7 @@ use crate::analysis::{
     cast::Cast,
     facts::{Facts, is_on_purpose},
     kind::Kind,
-    locks::{LockId, Locks},
-    timeline::LINE,
+    locks::{Locks, is_interpreters},
     walk::{Hop, Leaf, What},
 };
 
@@ -119,10 +118,4 @@ pub(super) fn chokes(facts: &Facts, cast: &Cast, locks: &Locks) -> BTreeSet<u32>
     let others = as_one.iter().filter(|(_, pid)| found.contains(pid));
     let others: BTreeSet<u32> = others.map(|(tid, _)| *tid).collect();
     found.union(&others).copied().collect()
-}
-
-/// Whether a lock is that of an interpreter.
-fn is_interpreters(facts: &Facts, id: LockId) -> bool {
-    let address = facts.session.python.lock_of(id.pid);
-    address.is_some_and(|address| address >> LINE == id.line)
 }
