@@ -1,9 +1,11 @@
 //! When it is looked again at which libraries processes have mapped: a program that has just been executed has none of them yet.
 //!
 //! Only decides. Reading the libraries of a large process takes some milliseconds, so few are read at a time, and those in which a
-//! framework is known are left alone.
+//! framework is known are left alone. Of processes that one parent forks within a minute, one is read: they have the same.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use crate::env::frameworks::FrameworkFacts;
 
 /// Intervals after which a process, since it was first seen or executed a program, is looked at again.
 const AGAIN: [u32; 4] = [2, 5, 10, LATE];
@@ -12,10 +14,15 @@ const LATE: u32 = 60;
 /// Processes that are looked at in one interval.
 const AT_ONCE: usize = 4;
 
+/// For so many intervals what one forked process had mapped holds for those that its parent forks after it.
+const SIBLINGS: u32 = 60;
+
 /// Whose libraries were read, and when.
 #[derive(Default)]
 pub struct Mapped {
     looks: BTreeMap<u32, Looks>,
+    /// By parent: when a process that it forked was read, and what that one had. Only of those that have a framework for training.
+    forked: BTreeMap<u32, (u32, FrameworkFacts)>,
 }
 
 struct Looks {
@@ -38,6 +45,24 @@ impl Mapped {
         self.looks.insert(pid, looks);
     }
 
+    /// What a process has that was forked just now, as far as it is known.
+    pub fn inherited(&self, parent: u32, interval: u32) -> Option<FrameworkFacts> {
+        let (at, facts) = self.forked.get(&parent)?;
+        (interval.saturating_sub(*at) < SIBLINGS).then(|| facts.clone())
+    }
+
+    /// A process that was forked just now was read.
+    pub fn read_forked(&mut self, parent: u32, interval: u32, facts: &FrameworkFacts) {
+        if facts.trains() {
+            self.forked.insert(parent, (interval, facts.clone()));
+        }
+    }
+
+    /// A process executes another program: what it forks from now on has other libraries.
+    pub fn executed(&mut self, pid: u32) {
+        self.forked.remove(&pid);
+    }
+
     /// A process was looked at again.
     pub fn read(&mut self, pid: u32, trains: bool) {
         if let Some(looks) = self.looks.get_mut(&pid) {
@@ -53,6 +78,7 @@ impl Mapped {
         alive: &BTreeSet<u32>,
     ) -> Vec<u32> {
         self.looks.retain(|pid, _| alive.contains(pid));
+        self.forked.retain(|pid, _| alive.contains(pid));
         let mut due = Vec::new();
         for (pid, looks) in &mut self.looks {
             let leads = leading.contains(pid);
@@ -138,5 +164,28 @@ mod tests {
             .chain(first)
             .collect();
         assert_eq!(later, alive, "everyone gets a turn");
+    }
+
+    #[test]
+    fn of_those_that_a_parent_forks_one_is_read_a_minute() {
+        let mut mapped = Mapped::default();
+        assert_eq!(mapped.inherited(7, 3), None);
+        // A shell's, say, or one that executed another program meanwhile.
+        mapped.read_forked(7, 3, &FrameworkFacts::default());
+        assert_eq!(mapped.inherited(7, 3), None);
+        let facts = FrameworkFacts {
+            python: Some("3.11".to_owned()),
+            libraries: vec![("torch".to_owned(), None)],
+        };
+        mapped.read_forked(7, 4, &facts);
+        assert_eq!(mapped.inherited(7, 4), Some(facts.clone()));
+        assert_eq!(mapped.inherited(8, 4), None);
+        assert_eq!(mapped.inherited(7, 63), Some(facts.clone()));
+        assert_eq!(mapped.inherited(7, 64), None);
+        mapped.executed(7);
+        assert_eq!(mapped.inherited(7, 5), None);
+        mapped.read_forked(7, 4, &facts);
+        mapped.due(5, &BTreeSet::new(), &BTreeSet::from([8]));
+        assert_eq!(mapped.inherited(7, 5), None, "it has ended");
     }
 }

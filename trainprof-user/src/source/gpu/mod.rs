@@ -30,6 +30,9 @@ const SECOND: u64 = 1_000_000_000;
 /// after that. A library is loaded when a program gets to it.
 const LOOKS: [u64; 5] = [0, SECOND, 2 * SECOND, 5 * SECOND, 10 * SECOND];
 const LOOK_EVERY: u64 = 10 * SECOND;
+/// The same of a process that was forked and executed nothing: what it has of its parent it does not call, so only what it loads itself
+/// counts, and most of them are loaders' workers.
+const FORKED_LOOKS: [u64; 2] = [2 * SECOND, 10 * SECOND];
 /// A process that has been there longer is looked at less often: it has its libraries.
 const SETTLED: u64 = 60 * SECOND;
 const SETTLED_LOOK_EVERY: u64 = 30 * SECOND;
@@ -56,11 +59,35 @@ pub struct CallsSeen {
     pub stepped: u64,
 }
 
+/// When a process is looked at, from when it began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Looks {
+    began: KtimeNs,
+    /// It executed nothing since it was forked.
+    forked: bool,
+    next: KtimeNs,
+}
+
+impl Looks {
+    fn begin(began: KtimeNs, forked: bool, now: KtimeNs) -> Self {
+        Self {
+            began,
+            forked,
+            next: next_look(began, forked, now),
+        }
+    }
+
+    /// It is looked at now.
+    fn looked(&mut self, now: KtimeNs) {
+        self.next = next_look(self.began, self.forked, now);
+    }
+}
+
 /// When a process that began then and is looked at now is looked at next.
-fn next_look(began: KtimeNs, now: KtimeNs) -> KtimeNs {
+fn next_look(began: KtimeNs, forked: bool, now: KtimeNs) -> KtimeNs {
     let age = now.0.saturating_sub(began.0);
-    let later = LOOKS.iter().find(|after| **after > age);
-    match later {
+    let looks = if forked { &FORKED_LOOKS[..] } else { &LOOKS };
+    match looks.iter().find(|after| **after > age) {
         Some(after) => KtimeNs(began.0 + after),
         None if age < SETTLED => KtimeNs(now.0 + LOOK_EVERY),
         None => KtimeNs(now.0 + SETTLED_LOOK_EVERY),
@@ -75,8 +102,7 @@ pub struct Gpus {
     /// Processes with a context, by device.
     contexts: BTreeMap<u32, BTreeSet<u32>>,
     environments: BTreeMap<u32, Visible>,
-    /// When processes began, as far as that was told or seen, and when they are looked at next.
-    looks: BTreeMap<u32, (KtimeNs, KtimeNs)>,
+    looks: BTreeMap<u32, Looks>,
     watched: Vec<Watched>,
     second_began: KtimeNs,
     /// Calls of the second before that one took too much.
@@ -94,12 +120,12 @@ impl Gpus {
     /// A process was looked at before the watch began, `age` nanoseconds after its own beginning.
     pub fn looked_at(&mut self, pid: u32, age: u64, now: KtimeNs) {
         let began = KtimeNs(now.0.saturating_sub(age));
-        self.looks.insert(pid, (began, next_look(began, now)));
+        self.looks.insert(pid, Looks::begin(began, false, now));
     }
 
     /// A process was forked: for now it has nothing but what its parent has, and many end before they load anything.
     pub fn forked(&mut self, pid: u32, at: KtimeNs) {
-        self.looks.insert(pid, (at, next_look(at, at)));
+        self.looks.insert(pid, Looks::begin(at, true, at));
     }
 
     /// How many calls were watched so far.
@@ -297,8 +323,12 @@ impl Gpus {
             there
         });
         for pid in job {
-            let (began, next) = self.looks.entry(*pid).or_insert((now, now));
-            if now < *next {
+            let looks = self.looks.entry(*pid).or_insert(Looks {
+                began: now,
+                forked: false,
+                next: now,
+            });
+            if now < looks.next {
                 continue;
             }
             let uses_gpu = self.contexts.values().any(|pids| pids.contains(pid));
@@ -306,7 +336,7 @@ impl Gpus {
                 // It is busy: the rest has to wait for the next turn.
                 return;
             }
-            *next = next_look(*began, now);
+            looks.looked(now);
         }
     }
 
@@ -413,7 +443,7 @@ mod tests {
     #[test]
     fn a_process_that_is_old_is_looked_at_less_often() {
         let next = |began: u64, now: u64| {
-            next_look(KtimeNs(began * SECOND), KtimeNs(now * SECOND)).0 / SECOND
+            next_look(KtimeNs(began * SECOND), false, KtimeNs(now * SECOND)).0 / SECOND
         };
         assert_eq!(next(100, 100), 101);
         assert_eq!(next(100, 103), 105);
@@ -426,11 +456,18 @@ mod tests {
         let mut gpus = Gpus::default();
         let now = KtimeNs(500 * SECOND);
         gpus.looked_at(7, 3 * SECOND, now);
-        assert_eq!(gpus.looks[&7].1, KtimeNs(502 * SECOND));
+        assert_eq!(gpus.looks[&7].next, KtimeNs(502 * SECOND));
         // Longer there than the kernel's clock has run (a host that slept).
         gpus.looked_at(8, 900 * SECOND, now);
-        assert_eq!(gpus.looks[&8].1, KtimeNs(530 * SECOND));
+        assert_eq!(gpus.looks[&8].next, KtimeNs(530 * SECOND));
         gpus.forked(9, now);
-        assert_eq!(gpus.looks[&9].1, KtimeNs(501 * SECOND));
+        // Forked: a worker, as like as not.
+        let mut looks = gpus.looks[&9];
+        let mut seen = Vec::new();
+        while looks.next < KtimeNs(525 * SECOND) {
+            seen.push(looks.next.since(now) / SECOND);
+            looks.looked(looks.next);
+        }
+        assert_eq!(seen, [2, 10, 20]);
     }
 }

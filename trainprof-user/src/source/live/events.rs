@@ -209,6 +209,7 @@ impl Live {
     fn forget(&mut self, pid: u32) {
         self.probes.py_thread(pid, None);
         self.pages.executed(pid);
+        self.mapped.executed(pid);
         self.gpus.executed(pid, self.probes.calls.as_ref());
         self.allocs.executed(pid, self.probes.alloc.as_ref());
     }
@@ -225,7 +226,15 @@ impl Live {
         let facts = ProcessFacts::read(pid).ok();
         let another = facts.as_ref().is_some_and(|facts| !facts.was_there(at));
         let facts = facts.filter(|_| !another);
-        let frameworks = FrameworkFacts::read(pid).ok().filter(|_| !another);
+        // Whose parent was told here was forked; it has what its siblings have.
+        let siblings = parent.and_then(|parent| self.mapped.inherited(parent, self.intervals));
+        let known = siblings.is_some();
+        let frameworks = siblings
+            .or_else(|| FrameworkFacts::read(pid).ok())
+            .filter(|_| !another);
+        if let (Some(parent), Some(facts), false) = (parent, &frameworks, known) {
+            self.mapped.read_forked(parent, self.intervals, facts);
+        }
         let trains = frameworks.as_ref().is_some_and(FrameworkFacts::trains);
         self.mapped.begun(pid, self.intervals, trains);
         self.out.push(Record::Process(ProcessSeen {

@@ -148,7 +148,7 @@ struct Pss {
 impl Default for Pss {
     fn default() -> Self {
         Self {
-            pace: Pace::every(SECOND),
+            pace: Pace::sparing(SECOND),
             last: BTreeMap::new(),
             too_dear: BTreeSet::new(),
         }
