@@ -193,7 +193,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             words::percent(split.memory_calls),
             words::percent(split.allocator),
         );
-        let advice = if is_kept(look.session, doer) {
+        let advice = if mapped && is_kept(look.session, doer) {
             "see memory-growth: most of these pages are kept, and cost what they do because they are new; where they must be, huge pages take 512 times fewer faults (GLIBC_TUNABLES=glibc.malloc.hugetlb=1, or transparent_hugepage=always)".to_owned()
         } else {
             let helps = advice(&split, &calls, pinned, duration, asking.is_small());

@@ -156,6 +156,21 @@ fn small_blocks_that_fault_no_page_have_sites_sizes_and_advice_of_their_own() {
 
 /// Samples of its Python are in `encode` when memory is asked for, and else in `forward`.
 #[test]
+fn where_asking_costs_more_than_pages_what_is_kept_of_them_does_not_matter() {
+    let mut session = small_blocks(true);
+    for (ms, rss_bytes) in [(100.0, 1 << 30), (11_900.0, 2 << 30)] {
+        session.apply(&Record::Memory {
+            at: KtimeNs(at(ms)),
+            pid: TRAINER,
+            rss_bytes,
+        });
+    }
+    let analysis = analyse(&session);
+    let advice = &churn(&analysis).advice;
+    assert!(advice.contains("fewer small objects"), "{advice}");
+}
+
+#[test]
 fn the_jobs_own_function_that_allocates_is_named() {
     let mut tale = job(0);
     let at = |from: u32, count: u32| {
