@@ -42,13 +42,7 @@ const MODULES: &[&str] = &[
     "overlay",
 ];
 /// Programs of the host that the tests call and that busybox has only a part of.
-const PROGRAMS: &[&str] = &["setpriv", "unshare", "nsenter", "mkfs.ext4"];
-/// Allocators that tests preload, and the C library that is its own loader.
-const OTHER_LIBRARIES: &[&str] = &[
-    "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
-    "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
-    "/lib/ld-musl-x86_64.so.1",
-];
+const PROGRAMS: &[&str] = &["setpriv", "unshare", "nsenter"];
 
 /// Writes it, with the lists of what machines run.
 pub fn pack(
@@ -94,7 +88,6 @@ pub fn pack(
         }
     }
     pack_workloads(&mut archive)?;
-    pack_other_libraries(&mut archive)?;
     pack_python(&mut archive)?;
     let mut order = String::new();
     for module in module_files(kernel, release)? {
@@ -166,16 +159,6 @@ fn pack_workloads(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
         {
             let name = format!("workloads/{folder}{}", entry.file_name().to_string_lossy());
             with_libraries(archive, &entry.path(), &name)?;
-        }
-    }
-    Ok(())
-}
-
-/// Libraries that no list of a program's libraries has, where they are installed.
-fn pack_other_libraries(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
-    for library in OTHER_LIBRARIES.iter().map(Path::new) {
-        if library.is_file() {
-            with_libraries(archive, library, &library.to_string_lossy())?;
         }
     }
     Ok(())
