@@ -35,6 +35,11 @@ pub fn folder() -> PathBuf {
         .clone()
 }
 
+/// Whether a workload was built: some need a compiler that not every host has.
+pub fn is_built(name: &str) -> bool {
+    folder().join(name).is_file()
+}
+
 /// The path of a built workload.
 pub fn program(name: &str) -> PathBuf {
     let path = folder().join(name);

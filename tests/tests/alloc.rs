@@ -326,9 +326,6 @@ fn tcmalloc_is_counted_right() {
 fn lifetimes_are_those_of_the_blocks() {
     let name = "lifetimes_are_those_of_the_blocks";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a steady clock") {
-        return;
-    }
     let (small, large) = (3.0 * 64.0, 5_000.0);
     // Calls and bytes that live for less than a millisecond.
     for (rounds, share, bytes_share) in [("4096", 0.75, small / (small + large)), ("4", 1.0, 1.0)] {
@@ -410,7 +407,7 @@ fn musl_is_counted_right() {
         return skip(name, "no musl-gcc: `cargo xtask setup --test`");
     }
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a steady clock") {
+    if left_out_in_vm(name, "a processor of its own") {
         return;
     }
     // Its loader is its C library; linked statically, the program itself has the allocator.
@@ -473,7 +470,7 @@ fn counted(python: &Path) -> (f64, f64, Vec<(u64, f64)>) {
 fn pythons_arrays_are_counted_right() {
     let name = "pythons_arrays_are_counted_right";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "Python") {
+    if left_out_in_vm(name, "numpy") {
         return;
     }
     let Some(python) = python_with("numpy") else {
@@ -668,9 +665,6 @@ fn a_job_that_forks_loads_libraries_and_executes_is_unharmed() {
 fn every_call_is_seen_when_that_is_asked_for() {
     let name = "every_call_is_seen_when_that_is_asked_for";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a steady clock") {
-        return;
-    }
     let mut workload = workload(8, &[], None);
     let watch = Watch::attach(workload.pid(), &options(&["--alloc", "full"]));
     workload.go();

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
+use trainprof_tests::env::{python_with, root_test, skip};
 use trainprof_tests::gpu::{Facts, fake};
 use trainprof_tests::product::{Finished, Watch, trainprof};
 use trainprof_tests::report::{f64_at, u64_at};
@@ -161,9 +161,6 @@ fn what_a_device_counts_comes_before_its_samples() {
     let name = "what_a_device_counts_comes_before_its_samples";
     let Some(_turn) = root_test(name) else { return };
     // Late answers count less than samples that came meanwhile.
-    if left_out_in_vm(name, "a driver that answers in time") {
-        return;
-    }
     let driver = Driver::new("gpm 1\ndevice 0 util 50\ndevice 0 pcie 2048 4096\n");
     let (facts, ended) = driver.facts(3.0);
     let mut checks = Checks::new();
@@ -187,12 +184,6 @@ fn utilisation_is_the_jobs_own_duty_cycle() {
     let Some(_turn) = root_test("utilisation_is_the_jobs_own_duty_cycle") else {
         return;
     };
-    if left_out_in_vm(
-        "utilisation_is_the_jobs_own_duty_cycle",
-        "a driver that answers in time",
-    ) {
-        return;
-    }
     let driver = Driver::new("");
     let busy = driver.data.path("busy");
     driver.set(&format!("device 0 busy {}\n", busy.display()));
@@ -238,12 +229,6 @@ fn a_driver_without_buffers_is_polled() {
     let Some(_turn) = root_test("a_driver_without_buffers_is_polled") else {
         return;
     };
-    if left_out_in_vm(
-        "a_driver_without_buffers_is_polled",
-        "a driver that answers in time",
-    ) {
-        return;
-    }
     let driver = Driver::new("period_ms 0\nevents 0\ndevice 0 util 40\ndevice 0 power 120\n");
     let (facts, _) = driver.facts(3.0);
     let mut checks = Checks::new();
@@ -274,12 +259,6 @@ fn slices_are_devices_of_their_own() {
     let Some(_turn) = root_test("slices_are_devices_of_their_own") else {
         return;
     };
-    if left_out_in_vm(
-        "slices_are_devices_of_their_own",
-        "a driver that answers in time",
-    ) {
-        return;
-    }
     let driver = Driver::new(
         "gpm 1\ndevice 0 util 50\ndevice 0 memory 700 70000\n\
          device 0 slice 0 MIG-one 3\ndevice 0 slice 2 MIG-two 5\n",
@@ -324,9 +303,6 @@ fn who_uses_a_device_is_told() {
     let Some(_turn) = root_test("who_uses_a_device_is_told") else {
         return;
     };
-    if left_out_in_vm("who_uses_a_device_is_told", "a driver that answers in time") {
-        return;
-    }
     let driver = Driver::new("");
     let mut stranger = std::process::Command::new("sleep")
         .arg("60")
@@ -376,9 +352,6 @@ fn who_uses_a_device_is_told() {
 fn memory_that_grows_is_the_processs_that_takes_it() {
     let name = "memory_that_grows_is_the_processs_that_takes_it";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a driver that answers in time") {
-        return;
-    }
     const RATE: f64 = 32e6;
     const TOTAL: f64 = 8e9;
     let driver = Driver::new("");
@@ -455,9 +428,6 @@ fn memory_that_grows_is_the_processs_that_takes_it() {
 fn functions_of_python_that_keep_gpu_memory_are_named() {
     let name = "functions_of_python_that_keep_gpu_memory_are_named";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a steady clock") {
-        return;
-    }
     let Some(python) = python_with("ctypes") else {
         return skip(name, "no Python");
     };
@@ -513,12 +483,6 @@ fn a_driver_in_trouble_never_stalls_the_watch() {
     let Some(_turn) = root_test("a_driver_in_trouble_never_stalls_the_watch") else {
         return;
     };
-    if left_out_in_vm(
-        "a_driver_in_trouble_never_stalls_the_watch",
-        "a driver that answers in time",
-    ) {
-        return;
-    }
     for (trouble, words) in [
         ("hang nvmlInit_v2\n", "has not answered for 5 s"),
         ("hang nvmlDeviceGetSamples\n", "has not answered for 5 s"),
@@ -553,12 +517,6 @@ fn a_driver_that_stops_answering_later_is_said_to() {
     let Some(_turn) = root_test("a_driver_that_stops_answering_later_is_said_to") else {
         return;
     };
-    if left_out_in_vm(
-        "a_driver_that_stops_answering_later_is_said_to",
-        "a driver that answers in time",
-    ) {
-        return;
-    }
     let driver = Driver::new("devices 2\ndevice 0 util 10\n");
     let workload = Workload::start("memcalls", os(&[&"5"]));
     let watch = driver.watch(workload.pid(), &[]);
@@ -604,9 +562,6 @@ fn no_driver_is_no_fuss() {
 fn a_library_that_is_none_is_an_error_of_whoever_named_it() {
     let name = "a_library_that_is_none_is_an_error_of_whoever_named_it";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a driver that answers in time") {
-        return;
-    }
     let workload = Workload::start("memcalls", os(&[&"5"]));
     let pid = workload.pid().to_string();
     let folder = tempfile::tempdir().expect("a folder");

@@ -78,9 +78,6 @@ fn threads_that_there_is_no_room_for_are_counted() {
 fn events_that_nobody_fetches_in_time_are_counted() {
     let name = "events_that_nobody_fetches_in_time_are_counted";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a job that makes events faster than they are fetched") {
-        return;
-    }
     let mut job = Workload::start("flurry", ["4", "12000", "500"]);
     let watch = Watch::attach(job.pid(), &["--alloc".into(), "off".into()]);
     // A collector that gets no CPU for a long time.

@@ -186,9 +186,6 @@ fn sizes_of_memory_calls_are_exact() {
 fn a_leak_of_pythons_objects_is_measured() {
     let name = "a_leak_of_pythons_objects_is_measured";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a steady clock") {
-        return;
-    }
     let Some(python) = python_with("json") else {
         return skip(name, "no Python");
     };
@@ -265,9 +262,6 @@ fn functions_of_python_that_keep_memory_are_named() {
 fn what_levels_off_or_comes_and_goes_is_no_growth() {
     let name = "what_levels_off_or_comes_and_goes_is_no_growth";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a job that runs as fast as it means to") {
-        return;
-    }
     // Side by side: they mostly sleep.
     std::thread::scope(|scope| {
         for kind in ["cache", "saw", "shared"] {

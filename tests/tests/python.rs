@@ -10,7 +10,7 @@ use trainprof_tests::workload::os;
 use trainprof_tests::{Checks, Data, Observed, Watch, Workload, observe_with};
 
 fn python(name: &str, module: &str) -> Option<PathBuf> {
-    if left_out_in_vm(name, "Python") {
+    if module == "torch" && left_out_in_vm(name, "PyTorch") {
         return None;
     }
     let found = python_with(module);

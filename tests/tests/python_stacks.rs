@@ -19,7 +19,7 @@ const TOLERANCE: f64 = 0.07;
 const DEPTH: usize = 64;
 
 fn watch(name: &str, options: &[&str]) -> Option<Observed> {
-    if left_out_in_vm(name, "Python") {
+    if left_out_in_vm(name, "a steady clock") {
         return None;
     }
     let Some(python) = python_with("json") else {

@@ -170,9 +170,6 @@ fn memory_share(seen: &Observed) -> &Value {
 fn shares_with_another_allocator_are_true() {
     let name = "shares_with_another_allocator_are_true";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a shared C library") {
-        return;
-    }
     for library in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"] {
         let library = format!("/usr/lib/x86_64-linux-gnu/{library}");
         if !Path::new(&library).exists() {
@@ -223,9 +220,6 @@ fn shares_of_a_static_program_are_true() {
 fn shares_with_the_distributions_c_library_are_true() {
     let name = "shares_with_the_distributions_c_library_are_true";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a shared C library") {
-        return;
-    }
     check_spender(&observe("spender-shared", &os(&[&SECONDS.to_string()])));
 }
 
@@ -233,7 +227,7 @@ fn shares_with_the_distributions_c_library_are_true() {
 fn pythons_allocator_and_interpreter_are_told_apart() {
     let name = "pythons_allocator_and_interpreter_are_told_apart";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "Python") {
+    if left_out_in_vm(name, "a steady clock") {
         return;
     }
     let Some(python) = python_with("ctypes") else {

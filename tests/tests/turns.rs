@@ -55,9 +55,6 @@ fn calls_that_cost_too_much_are_counted_in_turns() {
     let name = "calls_that_cost_too_much_are_counted_in_turns";
     let Some(_turn) = root_test(name) else { return };
     // Watching alone takes more than the budget of an emulated processor.
-    if left_out_in_vm(name, "a processor of its own") {
-        return;
-    }
     let seen = watch_warm_files(LONG_S, "1%");
     let total = &seen.truth["total"];
     let calls: u64 = ["open", "read", "close"]
@@ -113,9 +110,6 @@ fn keeps_to_its_budget(checks: &mut Checks, seen: &Observed, most: f64) {
 fn calls_are_counted_in_turns_without_windows_too() {
     let name = "calls_are_counted_in_turns_without_windows_too";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "a processor of its own") {
-        return;
-    }
     let data = Data::new();
     let folder = data.files("warm", 500, "bin", |_| 1_024);
     let workload = Workload::start("files", os(&[&"-u", &LONG_S, &folder]));
@@ -200,7 +194,7 @@ fn a_budget_with_room_for_all_calls_counts_them_all() {
 fn steps_are_seen_while_calls_of_workers_are_not_counted() {
     let name = "steps_are_seen_while_calls_of_workers_are_not_counted";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "Python") {
+    if left_out_in_vm(name, "PyTorch") {
         return;
     }
     let Some(python) = python_with("torch") else {

@@ -33,7 +33,10 @@ use crate::{
 
 /// The machines of one kernel, by the names of the test binaries that they run; the last one runs all others. So they take about as
 /// long as each other.
-const MACHINES: [&[&str]; 2] = [&["gpu_calls", "memory", "lifecycle", "files"], &[]];
+const MACHINES: [&[&str]; 2] = [
+    &["gpu_calls", "gpu_driver", "memory", "lifecycle", "files"],
+    &[],
+];
 
 /// Which of [`MACHINES`] runs a test binary.
 fn machine_of(binary: &Path) -> usize {

@@ -42,7 +42,12 @@ const MODULES: &[&str] = &[
     "overlay",
 ];
 /// Programs of the host that the tests call and that busybox has only a part of.
-const PROGRAMS: &[&str] = &["setpriv", "unshare", "nsenter"];
+const PROGRAMS: &[&str] = &["setpriv", "unshare", "nsenter", "mkfs.ext4"];
+/// Allocators that tests preload.
+const ALLOCATORS: &[&str] = &[
+    "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
+    "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
+];
 
 /// Writes it, with the lists of what machines run.
 pub fn pack(
@@ -88,6 +93,7 @@ pub fn pack(
         }
     }
     pack_workloads(&mut archive)?;
+    pack_allocators(&mut archive)?;
     pack_python(&mut archive)?;
     let mut order = String::new();
     for module in module_files(kernel, release)? {
@@ -159,6 +165,16 @@ fn pack_workloads(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
         {
             let name = format!("workloads/{folder}{}", entry.file_name().to_string_lossy());
             with_libraries(archive, &entry.path(), &name)?;
+        }
+    }
+    Ok(())
+}
+
+/// They are in no list of a program's libraries, and not on every host.
+fn pack_allocators(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
+    for library in ALLOCATORS.iter().map(Path::new) {
+        if library.is_file() {
+            with_libraries(archive, library, &library.to_string_lossy())?;
         }
     }
     Ok(())
