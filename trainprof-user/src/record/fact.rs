@@ -15,8 +15,8 @@ pub use super::{
         GpuProcessFact, GpuSampleFact, PassFact, PyGpuMemoryFact,
     },
     pressure::{
-        CgroupMemorySample, CgroupPressureSample, HostSample, PressureTotals, ProcessSample,
-        QuotaSample, SocketFact,
+        CgroupMemorySample, CgroupPressureSample, HostSample, NeighbourSample, PressureTotals,
+        ProcessSample, QuotaSample, SocketFact,
     },
     python::{
         PyFaultFact, PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact, PyThreadSampleFact,
@@ -159,6 +159,7 @@ pub enum Record {
         ns: u64,
     },
     PyThreadSample(PyThreadSampleFact),
+    Neighbour(NeighbourSample),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

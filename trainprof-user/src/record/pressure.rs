@@ -70,6 +70,16 @@ pub struct HostSample {
     pub memory_available_bytes: Option<u64>,
 }
 
+/// CPU time of a process outside the job, between two looks at the whole host while that had next to no CPU to spare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeighbourSample {
+    pub from: KtimeNs,
+    pub at: KtimeNs,
+    pub pid: u32,
+    /// In steps of a clock tick.
+    pub cpu_ns: u64,
+}
+
 /// Memory and descriptors of a process of the job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSample {

@@ -293,6 +293,7 @@ impl Lives {
             | Record::Host(_)
             | Record::Socket(_)
             | Record::OutsiderCommand { .. }
+            | Record::Neighbour(_)
             | Record::EntriesHidden { .. }
             | Record::OpLatencies(_)
             | Record::Frame(_)

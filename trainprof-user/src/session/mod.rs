@@ -190,6 +190,7 @@ impl Session {
             | Record::ProcessMemory(_)
             | Record::Socket(_)
             | Record::OutsiderCommand { .. }
+            | Record::Neighbour(_)
             | Record::OutOfMemory { .. }
             | Record::Affinity { .. } => self.host.apply(record),
             Record::AllocCalibration(_)

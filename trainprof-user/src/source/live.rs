@@ -41,7 +41,7 @@ use super::{
     own,
     pages::{self, Pages},
     places::Places,
-    pressure::Pressure,
+    pressure::{Job, Pressure},
     python::{Codes, Pythons},
     scan::{self, ScanError, TargetError},
     stacks::Stacks,
@@ -101,6 +101,8 @@ pub struct Live {
     memo: Memo,
     outsiders: Outsiders,
     pressure: Pressure,
+    /// CPU nanoseconds of the threads that were alive in the last interval, since each is followed.
+    ran_ns: u64,
     places: Places,
     stacks: Stacks,
     pythons: Pythons,
@@ -194,6 +196,7 @@ impl Live {
             memo: Memo::default(),
             outsiders: Outsiders::default(),
             pressure: Pressure::default(),
+            ran_ns: 0,
             places: Places::default(),
             stacks: Stacks::default(),
             pythons: Pythons::default(),
@@ -288,8 +291,13 @@ impl Live {
         let busy = busy_below(&targets, &used_before, &used(live.members.clone()));
         let first = live.first_trainers().union(&busy).copied().collect();
         live.set_touched(&first);
+        let resident = live.resident();
+        let job = Job {
+            resident: &resident,
+            ran_ns: 0,
+        };
         live.pressure
-            .poll(own::now(), &live.resident(), &mut live.out);
+            .poll(own::now(), job, &mut live.outsiders, &mut live.out);
         Ok(live)
     }
 

@@ -5,6 +5,7 @@
 mod groups;
 mod host;
 mod memory;
+mod neighbours;
 mod pace;
 mod process;
 mod quota;
@@ -14,17 +15,29 @@ mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use self::{groups::Groups, pace::Pace, process::Processes, sockets::Sockets};
-use super::own;
+use self::{
+    groups::Groups, neighbours::Neighbours, pace::Pace, process::Processes, sockets::Sockets,
+};
+use super::{outsiders::Outsiders, own};
 use crate::{record::Record, time::KtimeNs};
 
 const SECOND: u64 = 1_000_000_000;
+
+/// What is known of the job when its surroundings are read.
+#[derive(Clone, Copy)]
+pub(super) struct Job<'a> {
+    /// Resident bytes of each process.
+    pub resident: &'a BTreeMap<u32, u64>,
+    /// CPU nanoseconds of its threads that are alive, since each is followed.
+    pub ran_ns: u64,
+}
 
 /// What is polled for one job.
 pub(super) struct Pressure {
     groups: Groups,
     processes: Processes,
     sockets: Sockets,
+    neighbours: Neighbours,
     membership: Pace,
     quota: Pace,
     memory: Pace,
@@ -38,6 +51,7 @@ impl Default for Pressure {
             groups: Groups::default(),
             processes: Processes::default(),
             sockets: Sockets::default(),
+            neighbours: Neighbours::default(),
             membership: Pace::every(SECOND),
             quota: Pace::every(SECOND),
             memory: Pace::every(2 * SECOND),
@@ -48,11 +62,12 @@ impl Default for Pressure {
 }
 
 impl Pressure {
-    /// Reads what is due. `resident`: resident bytes of each process of the job.
+    /// Reads what is due.
     pub(super) fn poll(
         &mut self,
         at: KtimeNs,
-        resident: &BTreeMap<u32, u64>,
+        Job { resident, ran_ns }: Job,
+        outsiders: &mut Outsiders,
         out: &mut Vec<Record>,
     ) {
         let groups = &mut self.groups;
@@ -66,8 +81,16 @@ impl Pressure {
             out.extend(memory::read(at, groups).map(Record::CgroupMemory));
         });
         self.host.round(at, || {
-            out.extend(host::read(at).map(Record::Host));
+            let host = host::read(at);
+            if let Some(host) = &host {
+                self.neighbours.host(host, ran_ns);
+            }
+            out.extend(host.map(Record::Host));
         });
+        let is_own = |pid| resident.contains_key(&pid);
+        for pid in self.neighbours.poll(at, is_own, out) {
+            outsiders.meet(pid, out);
+        }
         self.stalls.round(at, || {
             out.extend(stalls::read(at, groups).map(Record::CgroupPressure));
         });
@@ -78,7 +101,8 @@ impl Pressure {
     pub(super) fn last(
         &mut self,
         at: KtimeNs,
-        resident: &BTreeMap<u32, u64>,
+        job: Job,
+        outsiders: &mut Outsiders,
         out: &mut Vec<Record>,
     ) {
         for pace in [
@@ -91,7 +115,8 @@ impl Pressure {
             pace.now();
         }
         self.processes.now();
-        self.poll(at, resident, out);
+        self.neighbours.now();
+        self.poll(at, job, outsiders, out);
         if self.sockets.has_new() {
             self.sockets.now();
             self.sockets.resolve(at, out);

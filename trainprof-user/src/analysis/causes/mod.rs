@@ -9,6 +9,7 @@ mod off_cpu;
 mod on_cpu;
 mod outside;
 mod own_batches;
+mod packets;
 mod services;
 mod slack;
 
@@ -40,6 +41,7 @@ pub use around_calls::AroundCalls;
 use file_faults::FileFaults;
 pub use outside::outsider;
 use own_batches::OwnBatches;
+use packets::own_packets;
 use services::Services;
 use slack::Slack;
 
@@ -123,6 +125,8 @@ pub struct Scene<'a> {
     services: Services,
     /// Threads of ranks that exchange with other ranks.
     exchangers: BTreeSet<u32>,
+    /// Threads of the kernel that send and receive packets for the job.
+    own_packets: BTreeSet<u32>,
     file_locks: BTreeMap<u32, Vec<(u64, u64)>>,
     /// As `lock_waits`, with the time in which somebody had been woken for it and had no CPU yet.
     lock_turns: BTreeMap<LockId, Vec<(u64, u64)>>,
@@ -198,6 +202,7 @@ impl<'a> Scene<'a> {
             helpers,
             services: Services::new(facts),
             exchangers: exchange::exchangers(facts, cast),
+            own_packets: own_packets(facts),
             file_locks: locked::file_locks(facts),
             checkpoints,
             overstaffed: (idlers.len() + 1) as f64 > may_use,

@@ -86,7 +86,7 @@ impl Scene<'_> {
 
     /// Sockets: with another rank when much goes out and as much comes in, else with a store of data or a service. A program of this
     /// host that is another one than the trainer's is no rank of its.
-    fn network(&self, tid: u32, outsider: u32) -> Kind {
+    pub(super) fn network(&self, tid: u32, outsider: u32) -> Kind {
         if self.is_producer(tid) {
             return Kind::NetworkIo;
         }

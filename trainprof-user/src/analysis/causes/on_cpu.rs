@@ -339,8 +339,23 @@ impl Scene<'_> {
         out.push((Kind::Compute, detail, launches - host + waits));
     }
 
+    /// What it is that threads of the kernel send and receive for the job.
+    fn packets(&self, tid: u32) -> (Kind, Detail) {
+        let kind = self.network(tid, 0);
+        let detail = Detail {
+            tid,
+            doing: (kind == Kind::Communication).then_some(kind),
+            ..Detail::default()
+        };
+        (kind, detail)
+    }
+
     /// The part of a wait for another CPU of the job's own that is due to others.
     fn crowded(&self, tid: u32) -> (Kind, Detail, f64) {
+        if self.own_packets.contains(&self.crowding.by) {
+            let (kind, detail) = self.packets(tid);
+            return (kind, detail, self.crowding.share);
+        }
         let detail = Detail {
             tid,
             outsider: self.crowding.by,
@@ -376,6 +391,11 @@ impl Scene<'_> {
         let mut left = left * (1.0 - locked);
         if let Some(id) = self.services.asked(self.facts, tid, by) {
             let (kind, detail, _) = self.waiting(tid, id.nr, id.object, id.waker);
+            out.push((kind, detail, left));
+            return;
+        }
+        if self.own_packets.contains(&by) {
+            let (kind, detail) = self.packets(tid);
             out.push((kind, detail, left));
             return;
         }

@@ -16,6 +16,7 @@ mod garbage;
 pub(crate) mod gpu_unseen;
 mod locks;
 mod memory;
+mod neighbours;
 mod on_gpu;
 mod passes;
 mod pieces;

@@ -1,5 +1,7 @@
 //! Ranks that wait for each other: what the late one does, and what a step is.
 
+use trainprof_common::op::{Class, Op};
+
 use super::{
     clocks::{steps, uneven},
     stories::TRAINER,
@@ -130,6 +132,42 @@ fn what_threads_do_that_exchange_is_the_exchange() {
     assert!((verdict.share.expect("a share") - 0.6).abs() < 0.03);
     let told = "the exchange itself";
     assert!(verdict.summary.contains(told), "{}", verdict.summary);
+}
+
+/// Of the 60 ms in which threads exchange, the kernel's thread for packets has their CPU for 30, by bytes that move in each step.
+fn packets_of(thread: &str, bytes: u64) -> Verdict {
+    const KERNEL: u32 = 14;
+    let mut tale = exchanging(15);
+    tale.outsider(KERNEL, thread);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        for worker in [TRAINER + 1, OTHER + 1] {
+            for part in 0..15 {
+                let from = begin + 41.5 + f64::from(part) * 4.0;
+                tale.preempted(worker, from, from + 2.0, KERNEL);
+            }
+            for op in [Op::Read, Op::Write] {
+                tale.ops(worker, begin + 99.0, op, Class::Socket, 0, 15, bytes, 1.0);
+            }
+        }
+    }
+    verdict(&tale)
+}
+
+#[test]
+fn what_the_kernel_does_with_the_packets_of_an_exchange_is_the_exchange() {
+    let exchange = packets_of("ksoftirqd/0", 20_000_000);
+    assert_eq!(exchange.bottleneck, "communication", "{}", exchange.summary);
+    assert!((exchange.share.expect("a share") - 0.6).abs() < 0.03);
+    let told = "the exchange itself";
+    assert!(exchange.summary.contains(told), "{}", exchange.summary);
+    // Packets of somebody else, and another thread of the kernel.
+    for other in [
+        packets_of("ksoftirqd/0", 20_000),
+        packets_of("kswapd0", 20_000_000),
+    ] {
+        assert_eq!(other.bottleneck, "cpu-contention", "{}", other.summary);
+    }
 }
 
 /// Most of the time they wait for somebody who is not on this host: whether that one is late nobody knows.

@@ -13,7 +13,9 @@ use crate::{
     },
     source::{
         convert::{gpu_call_under_way, object_fact, totals},
-        own, scan,
+        own,
+        pressure::Job,
+        scan,
     },
     time::KtimeNs,
 };
@@ -38,8 +40,13 @@ impl Live {
             &mut self.places,
             &mut self.out,
         );
+        let resident = self.resident();
+        let job = Job {
+            resident: &resident,
+            ran_ns: self.ran_ns,
+        };
         self.pressure
-            .last(own::now(), &self.resident(), &mut self.out);
+            .last(own::now(), job, &mut self.outsiders, &mut self.out);
         self.fault_edge(at);
         let job: BTreeSet<u32> = self.alive.values().copied().collect();
         self.gpus.finish(&job, &mut self.out);

@@ -19,7 +19,9 @@ use crate::{
     source::{
         alloc::CostSoFar,
         convert::{histograms, latencies, op_sum, thread_end, totals, wait_object, wait_sum},
-        own, runs,
+        own,
+        pressure::Job,
+        runs,
     },
     time::KtimeNs,
 };
@@ -125,6 +127,7 @@ impl Live {
             .busy
             .interval(running, interval.to.since(interval.from));
         self.pythons.set_busy(busy);
+        self.ran_ns = interval.running.iter().map(|thread| thread.run_ns).sum();
         self.threads = threads;
         if untimed_ns > 0 {
             self.out.push(Record::EntriesHidden { ns: untimed_ns });
@@ -317,7 +320,12 @@ impl Live {
                 pid: *pid,
                 rss_bytes: *rss_bytes,
             }));
-        self.pressure.poll(own::now(), &resident, &mut self.out);
+        let job = Job {
+            resident: &resident,
+            ran_ns: self.ran_ns,
+        };
+        self.pressure
+            .poll(own::now(), job, &mut self.outsiders, &mut self.out);
     }
 
     /// Resident bytes of each process that is alive (/proc/PID/statm).
