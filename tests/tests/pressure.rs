@@ -1,8 +1,9 @@
 //! What is read from the kernel while watching, against what the workload or the kernel's own files say.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::TcpListener;
-use std::thread::sleep;
+use std::thread::{available_parallelism, sleep};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -387,6 +388,74 @@ fn who_had_the_cpu_is_named() {
         || format!("{commands:?}"),
     );
     checks.done();
+}
+
+#[test]
+fn who_has_the_other_cpus_is_told() {
+    let Some(_turn) = root_test("who_has_the_other_cpus_is_told") else {
+        return;
+    };
+    // Each has a CPU that the job never uses, where there are several.
+    let cpus = available_parallelism().map_or(1, |count| count.get());
+    let others = (1..cpus.max(2)).map(|number| (number % cpus).to_string());
+    let mut hogs: Vec<Workload> = others.map(|cpu| press(&["burn", "60", &cpu])).collect();
+    hogs.iter_mut().for_each(Workload::go);
+    let before: Vec<f64> = hogs.iter().map(|hog| cpu_s(hog.pid())).collect();
+    let begin = Instant::now();
+    let job = press(&["burn", "6", "0"]);
+    let job_pid = job.pid();
+    let (records, _) = watched(job);
+    let passed = begin.elapsed().as_secs_f64();
+    let mut checks = Checks::new();
+    for (hog, before) in hogs.iter().zip(before) {
+        let pid = hog.pid() as u32;
+        let told = pick(&records, |record| match record {
+            Record::Neighbour(sample) if sample.pid == pid => Some(*sample),
+            _ => None,
+        });
+        let looked_ns: u64 = told.iter().map(|told| told.at.since(told.from)).sum();
+        let share =
+            told.iter().map(|told| told.cpu_ns).sum::<u64>() as f64 / looked_ns.max(1) as f64;
+        let truth = (cpu_s(hog.pid()) - before) / passed;
+        checks.that(looked_ns > 2_000_000_000, || {
+            format!("{pid} was looked at for {looked_ns} ns")
+        });
+        checks.that((share - truth).abs() < 0.1, || {
+            format!("{pid} had {share} CPUs, truly {truth}")
+        });
+        let commands = command_of(&records, pid);
+        checks.that(commands.len() == 1 && commands[0][2] == "burn", || {
+            format!("{commands:?}")
+        });
+    }
+    // The job is not its own neighbour, and neither are we.
+    let strangers = pick(&records, |record| match record {
+        Record::Neighbour(sample) => Some(sample.pid),
+        _ => None,
+    });
+    let is_watch = |pid: &u32| {
+        let commands = command_of(&records, *pid);
+        commands
+            .iter()
+            .flatten()
+            .any(|word| *word == job_pid.to_string())
+    };
+    checks.that(!strangers.contains(&(job_pid as u32)), || {
+        format!("{strangers:?} and the job, {job_pid}")
+    });
+    checks.that(!strangers.iter().any(is_watch), || {
+        format!("{strangers:?} and the watch")
+    });
+    checks.done();
+}
+
+/// CPU seconds that a process has used, by its own account (/proc/PID/schedstat).
+fn cpu_s(pid: i32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("a live process");
+    let first = text.split_ascii_whitespace().next();
+    first
+        .and_then(|ns| ns.parse().ok())
+        .map_or(0.0, |ns: f64| ns / 1e9)
 }
 
 #[test]
