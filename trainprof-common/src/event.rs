@@ -20,6 +20,7 @@ pub enum Kind {
     Fault = 8,
     Backward = 9,
     GpuMemory = 10,
+    Update = 11,
 }
 
 /// One interval off the CPU that lasted at least the collector's threshold.
@@ -151,6 +152,16 @@ pub struct BackwardEvent {
     pub path: u64,
 }
 crate::wire!(BackwardEvent, 32);
+
+/// A thread begins to update a model with the gradients of its backward passes.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct UpdateEvent {
+    pub kind: u32,
+    pub tid: u32,
+    pub at: u64,
+}
+crate::wire!(UpdateEvent, 16);
 
 /// GPU or pinned memory was allocated or given back, with the Python that did so.
 #[derive(Clone, Copy, Debug)]

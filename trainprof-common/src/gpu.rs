@@ -1,4 +1,4 @@
-//! Calls into the GPU's runtime, and backward passes: what a probe is told of the function that it sits on.
+//! Calls into the GPU's runtime, backward passes and updates of models: what a probe is told of the function that it sits on.
 
 /// Functions that can be told apart in one watch.
 pub const MAX_FUNCTIONS: usize = 256;
@@ -21,7 +21,16 @@ pub enum CallKind {
     /// Begins a backward pass. Told by its beginning alone ([`crate::event::BackwardEvent`]): a probe at the return of what may throw
     /// an exception would stop the program.
     Backward = 5,
+    /// Begins a stretch with a name: PyTorch's optimisers give one to each update of the model, and its loaders one to each batch.
+    /// Updates are told, by their beginning alone ([`crate::event::UpdateEvent`]).
+    Scope = 6,
 }
+
+/// Which argument of a function that begins a [`CallKind::Scope`] points to the name: a `std::string`, which begins with the address of its
+/// text. What it returns is put where the first one says.
+pub const SCOPE_NAME: usize = 1;
+/// How names of updates begin (`torch.optim.Optimizer.profile_hook_step`).
+pub const UPDATES: [u8; 15] = *b"Optimizer.step#";
 
 impl CallKind {
     /// The kind of a number; `None` for one that is none.
@@ -33,6 +42,7 @@ impl CallKind {
             3 => Some(Self::Allocate),
             4 => Some(Self::Free),
             5 => Some(Self::Backward),
+            6 => Some(Self::Scope),
             _ => None,
         }
     }

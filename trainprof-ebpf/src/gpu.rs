@@ -13,8 +13,8 @@ use aya_ebpf::{
 };
 use trainprof_common::{
     arch,
-    event::{BackwardEvent, GpuCallEvent, GpuMemoryEvent, Kind},
-    gpu::{Call, CallKind, Function, MAX_FUNCTIONS},
+    event::{BackwardEvent, GpuCallEvent, GpuMemoryEvent, Kind, UpdateEvent},
+    gpu::{Call, CallKind, Function, MAX_FUNCTIONS, SCOPE_NAME, UPDATES},
     loss::Loss,
 };
 
@@ -52,6 +52,35 @@ fn argument(ctx: &ProbeContext, n: u8) -> u64 {
     }
 }
 
+/// Whether the stretch that begins is an update of a model, by its name.
+#[inline(always)]
+fn is_update(ctx: &ProbeContext) -> bool {
+    // SAFETY: a uprobe's context is the probed thread's registers, and the offset lies inside them.
+    let name: u64 = unsafe { member(ctx.as_ptr(), arch::REGS_CALL_ARGS[SCOPE_NAME] as u32) };
+    // SAFETY: reads of memory that need not be there fail.
+    let text = unsafe { bpf_probe_read_user(name as *const u64) };
+    let Ok(text) = text else { return false };
+    // SAFETY: as above.
+    let begin = unsafe { bpf_probe_read_user(text as *const [u64; 2]) };
+    let Ok([first, second]) = begin else {
+        return false;
+    };
+    const WANTED: [u64; 2] = words();
+    first == WANTED[0] && second & LAST == WANTED[1]
+}
+
+/// All bytes of the second word but the last, which is no part of [`UPDATES`].
+const LAST: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0]);
+
+/// [`UPDATES`] as two words of memory.
+const fn words() -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = UPDATES;
+    [
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h]),
+        u64::from_ne_bytes([i, j, k, l, m, n, o, 0]),
+    ]
+}
+
 /// A function is entered.
 #[uprobe]
 pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
@@ -76,6 +105,17 @@ pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
             sp,
             path: python::path(tid),
         });
+        return 0;
+    }
+    if function.kind == CallKind::Scope as u8 {
+        if is_update(&ctx) {
+            emit::event(&UpdateEvent {
+                kind: Kind::Update as u32,
+                tid,
+                // SAFETY: clock helper.
+                at: unsafe { bpf_ktime_get_ns() },
+            });
+        }
         return 0;
     }
     // SAFETY: copied out at once; only this thread writes its entry.

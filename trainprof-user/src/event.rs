@@ -4,7 +4,7 @@ use bytes::Buf;
 use trainprof_common::{
     event::{
         BackwardEvent, ExecEvent, ExitEvent, FaultEvent, ForkEvent, GpuCallEvent, GpuMemoryEvent,
-        Kind, SampleEvent, TouchEvent, WaitEvent,
+        Kind, SampleEvent, TouchEvent, UpdateEvent, WaitEvent,
     },
     python::PY_FRAMES,
     stack::STACK_BYTES,
@@ -58,6 +58,7 @@ pub enum Event {
     Sample(SampleEvent),
     GpuCall(GpuCallEvent),
     Backward(BackwardEvent),
+    Update(UpdateEvent),
     Fault(Fault),
     GpuMemory(GpuMemory),
 }
@@ -192,6 +193,14 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
                 at: b.get_u64_ne(),
                 sp: b.get_u64_ne(),
                 path: b.get_u64_ne(),
+            }))
+        }
+        k if k == Kind::Update as u32 => {
+            expect(size_of::<UpdateEvent>())?;
+            Ok(Event::Update(UpdateEvent {
+                kind,
+                tid: b.get_u32_ne(),
+                at: b.get_u64_ne(),
             }))
         }
         k if k == Kind::Fault as u32 => {
@@ -357,6 +366,15 @@ mod tests {
             panic!("a pass")
         };
         assert_eq!(bytes_of(&got), bytes_of(&pass));
+        let update = UpdateEvent {
+            kind: Kind::Update as u32,
+            tid: 1,
+            at: 2,
+        };
+        let Ok(Event::Update(got)) = decode(&bytes_of(&update)) else {
+            panic!("an update")
+        };
+        assert_eq!(bytes_of(&got), bytes_of(&update));
         let call = GpuCallEvent {
             kind: Kind::GpuCall as u32,
             tid: 1,

@@ -60,6 +60,8 @@ pub struct Steps {
     pub spans: Vec<(u64, u64)>,
     /// 0–1: how regular they are, and how well a second clock agrees.
     pub confidence: f64,
+    /// Batches, each with a backward pass, whose gradients a step accumulates in the mean; 1 where nothing tells that.
+    pub parts: f64,
     /// How finely the beginning of a step is known, ns; 0: exactly.
     pub within_ns: u64,
     /// What other clocks count.
@@ -170,6 +172,7 @@ pub(super) fn build(facts: &Facts, clock: Clock, times: Vec<u64>, other: Option<
         clock,
         spans,
         confidence: 0.0,
+        parts: 1.0,
         within_ns: 0,
         others: Vec::new(),
     };
@@ -209,6 +212,7 @@ mod tests {
             clock: Clock::OwnBatches,
             spans: ends.windows(2).map(|pair| (pair[0], pair[1])).collect(),
             confidence: 1.0,
+            parts: 1.0,
             within_ns: 0,
             others: Vec::new(),
         };
@@ -228,6 +232,7 @@ mod tests {
             clock: Clock::OwnBatches,
             spans: ends.windows(2).map(|pair| (pair[0], pair[1])).collect(),
             confidence: 1.0,
+            parts: 1.0,
             within_ns: 5_000_000,
             others: Vec::new(),
         };
@@ -241,6 +246,7 @@ mod tests {
                 clock,
                 spans: (0..100).map(|n| (n, n + 1)).collect(),
                 confidence: 0.8,
+                parts: 1.0,
                 within_ns: 0,
                 others: Vec::new(),
             };

@@ -9,6 +9,7 @@ use super::{
     polling::put_together,
     spans::union,
     timeline::{Item, line, timeline},
+    updates::first_of_each,
 };
 use crate::{
     record::fact::{GpuCallFact, GpuCallKind, ObjectFact, PassFact, SampleFact, TouchFact},
@@ -35,7 +36,8 @@ pub struct Facts<'a> {
     timelines: HashMap<u32, Vec<Item>>,
     calls: HashMap<u32, Vec<Call>>,
     passes: HashMap<u32, Vec<u64>>,
-    losses: HashMap<u32, Vec<u64>>,
+    parts: HashMap<u32, Vec<u64>>,
+    turns: HashMap<u32, Vec<u64>>,
     samples: HashMap<u32, Vec<SampleFact>>,
     touches: HashMap<u32, Vec<TouchFact>>,
     python: HashMap<u32, Vec<(u64, u32)>>,
@@ -68,6 +70,7 @@ impl<'a> Facts<'a> {
         let mut waits = HashMap::<u32, Vec<_>>::new();
         let mut calls = HashMap::<u32, Vec<Call>>::new();
         let mut passes = HashMap::<u32, Vec<PassFact>>::new();
+        let mut updates = HashMap::<u32, Vec<u64>>::new();
         let mut samples = HashMap::<u32, Vec<SampleFact>>::new();
         let mut touches = HashMap::<u32, Vec<TouchFact>>::new();
         for segment in &segments {
@@ -78,6 +81,9 @@ impl<'a> Facts<'a> {
             }
             for pass in &segment.passes {
                 passes.entry(pass.tid).or_default().push(*pass);
+            }
+            for update in &segment.updates {
+                updates.entry(update.tid).or_default().push(update.at.0);
             }
             for call in &segment.calls {
                 calls.entry(call.tid).or_default().push(Call {
@@ -95,11 +101,18 @@ impl<'a> Facts<'a> {
             }
         }
         calls.values_mut().for_each(outermost);
-        let mut losses = HashMap::new();
-        let mut all = HashMap::new();
+        updates
+            .values_mut()
+            .for_each(|updates| updates.sort_unstable());
+        let (mut all, mut parts, mut turns) = (HashMap::new(), HashMap::new(), HashMap::new());
         for (tid, passes) in passes {
             let passes = outer(passes);
-            losses.insert(tid, of_one_loss(&passes));
+            let of_one = of_one_loss(&passes);
+            let updates = updates.get(&tid).map_or(&[][..], Vec::as_slice);
+            if let Some(firsts) = first_of_each(&of_one, updates) {
+                turns.insert(tid, firsts);
+            }
+            parts.insert(tid, of_one);
             all.insert(tid, passes.iter().map(|pass| pass.at.0).collect());
         }
         samples
@@ -119,7 +132,8 @@ impl<'a> Facts<'a> {
             timelines,
             calls,
             passes: all,
-            losses,
+            parts,
+            turns,
             samples,
             touches,
             python: python(session, &segments),
@@ -190,9 +204,19 @@ impl<'a> Facts<'a> {
         self.passes.get(&tid).map_or(&[], Vec::as_slice)
     }
 
-    /// When a thread began its backward passes of one loss, where each turn has several: of each turn one.
+    /// When a thread began its backward passes of one loss, where each turn has several losses: of the work on each batch one.
+    pub fn parts(&self, tid: u32) -> &[u64] {
+        self.parts.get(&tid).map_or(&[], Vec::as_slice)
+    }
+
+    /// Of [`Self::parts`] the first of each turn of the loop, where gradients of several of them are accumulated.
+    pub fn accumulated(&self, tid: u32) -> Option<&[u64]> {
+        self.turns.get(&tid).map(Vec::as_slice)
+    }
+
+    /// When the turns' backward passes began, one of each turn.
     pub fn losses(&self, tid: u32) -> &[u64] {
-        self.losses.get(&tid).map_or(&[], Vec::as_slice)
+        self.accumulated(tid).unwrap_or_else(|| self.parts(tid))
     }
 
     /// A thread's samples, in order.

@@ -63,6 +63,7 @@ pub mod throttle;
 pub mod timeline;
 mod trainer;
 mod unclear;
+mod updates;
 pub mod verdict;
 pub mod walk;
 pub mod words;
@@ -205,7 +206,7 @@ fn trainer(
         steps::by_passes(facts, &cast, &scene, counted)
     };
     if let Some(steps) = &steps {
-        let batch = steps.mean_ns() * cast.at_once(facts);
+        let batch = steps.mean_ns() / steps.parts * cast.at_once(facts);
         let batch = (batch as u64).clamp(MIN_BATCH_NS, MAX_BATCH_NS);
         walked = Walker::new(facts, &cast, locks, batch).explain();
     }

@@ -118,6 +118,7 @@ mod tests {
             clock: Clock::OwnCalls,
             spans,
             confidence: 1.0,
+            parts: 1.0,
             within_ns: 0,
             others: Vec::new(),
         }

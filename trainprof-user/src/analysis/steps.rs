@@ -52,6 +52,8 @@ const ONE_KIND: f64 = 0.75;
 const ALL_THROUGH: f64 = 0.5;
 /// Where there are so many times as many backward passes, the GPU is not waited for in each step.
 const SELDOM: f64 = 1.5;
+/// So many times as many as there are turns are parts of these.
+const SEVERAL_PARTS: f64 = 1.5;
 /// Part (0–1) of the watch in which backward passes are seen that count against other clocks.
 const SEEN: f64 = 0.9;
 /// Part (0–1) of the steps in which there are as many passes, where these belong to each.
@@ -90,7 +92,9 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         // Parts of a batch that are handed over one by one have a pass each, from wherever in the program.
         let all = facts.passes(cast.step_tid).len() as f64;
         let as_many = (steps.spans.len() as f64 - all).abs() <= SAME * all;
-        are_of_several_losses(facts, cast, &steps) || !as_many && contradict(facts, passes, &steps)
+        are_of_several_losses(facts, cast, &steps)
+            || are_parts(facts, cast, passes, &steps)
+            || !as_many && contradict(facts, passes, &steps)
     };
     let passes = found
         .iter_mut()
@@ -129,7 +133,6 @@ pub(super) fn by_passes(
 /// a batch that is worked off in parts), nor each for several of them (whose losses are added up). Else parts of batches were counted,
 /// or batches that nothing was learned from, or some were missed; or many batches were handed over at once.
 fn contradict(facts: &Facts, passes: &Steps, steps: &Steps) -> bool {
-    let covered: u64 = passes.spans.iter().map(|(from, to)| to - from).sum();
     let each = passes.spans.len() as f64 / steps.spans.len() as f64;
     let times = each.max(1.0 / each);
     let whole = times.round();
@@ -137,7 +140,19 @@ fn contradict(facts: &Facts, passes: &Steps, steps: &Steps) -> bool {
     let in_turn =
         (times - whole).abs() <= off * whole && (each < 1.0 || are_evenly_in(passes, steps));
     let at_once = whole > 1.0 && each > 1.0 && alike_all_through(passes, steps);
-    covered as f64 >= SEEN * facts.walkable_ns() as f64 && (!in_turn || at_once)
+    are_all_through(facts, passes) && (!in_turn || at_once)
+}
+
+/// Whether these are the parts of turns whose gradients are accumulated.
+fn are_parts(facts: &Facts, cast: &Cast, passes: &Steps, steps: &Steps) -> bool {
+    let several = steps.spans.len() as f64 > SEVERAL_PARTS * passes.spans.len() as f64;
+    facts.accumulated(cast.step_tid).is_some() && several && are_all_through(facts, passes)
+}
+
+/// Whether passes were seen through nearly all of the time.
+fn are_all_through(facts: &Facts, passes: &Steps) -> bool {
+    let covered: u64 = passes.spans.iter().map(|(from, to)| to - from).sum();
+    covered as f64 >= SEEN * facts.walkable_ns() as f64
 }
 
 /// Whether most of the steps have as many passes each. A number that differs from one to the next is that of batches which happened to be
@@ -417,15 +432,23 @@ fn from_own_batches(facts: &Facts, scene: &Scene) -> Option<Steps> {
 
 /// Backward passes that the step thread begins.
 fn from_backward(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
-    let passes = facts.losses(cast.step_tid);
-    if passes.len() < MIN_STEPS {
+    let passes = facts.parts(cast.step_tid);
+    let turns = facts.accumulated(cast.step_tid);
+    if turns.unwrap_or(passes).len() < MIN_STEPS {
         return None;
     }
     let waits: Vec<u64> = handed(facts, cast, scene.locks)
         .map(|item| item.from)
         .collect();
     let times = from_batches(passes, &waits, scene.checkpoints());
-    Some(build(facts, Clock::BackwardPass, times, None))
+    let Some(turns) = turns else {
+        return Some(build(facts, Clock::BackwardPass, times, None));
+    };
+    let before = |pass: &u64| times.partition_point(|at| at <= pass).checked_sub(1);
+    let begins = turns.iter().filter_map(|pass| Some(times[before(pass)?]));
+    let mut steps = build(facts, Clock::BackwardPass, begins.collect(), None);
+    steps.parts = passes.len() as f64 / turns.len() as f64;
+    Some(steps)
 }
 
 /// Calls that the step thread makes at even intervals, where nothing better is there: less sure than the others.

@@ -12,7 +12,7 @@ pub use super::{
     },
     gpu::{
         BackwardFact, GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMemoryFact, GpuMetric,
-        GpuProcessFact, GpuSampleFact, PassFact, PyGpuMemoryFact,
+        GpuProcessFact, GpuSampleFact, PassFact, PyGpuMemoryFact, UpdateFact,
     },
     pressure::{
         CgroupMemorySample, CgroupPressureSample, HostSample, NeighbourSample, PressureTotals,
@@ -160,6 +160,7 @@ pub enum Record {
     },
     PyThreadSample(PyThreadSampleFact),
     Neighbour(NeighbourSample),
+    Update(UpdateFact),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

@@ -148,6 +148,13 @@ pub struct PassFact {
     pub path: u64,
 }
 
+/// A thread begins to update a model with the gradients of its backward passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateFact {
+    pub at: KtimeNs,
+    pub tid: u32,
+}
+
 impl From<BackwardFact> for PassFact {
     fn from(BackwardFact { at, tid, sp }: BackwardFact) -> Self {
         Self {

@@ -7,7 +7,7 @@ use trainprof_common::thread::NR_PREEMPTED;
 use super::threads::WaitId;
 use crate::{
     record::fact::{
-        GpuCallFact, Interval, PassFact, SampleFact, ThreadTotals, TouchFact, WaitFact,
+        GpuCallFact, Interval, PassFact, SampleFact, ThreadTotals, TouchFact, UpdateFact, WaitFact,
     },
     time::KtimeNs,
 };
@@ -51,6 +51,7 @@ pub struct Segment {
     pub samples: Vec<SampleFact>,
     pub calls: Vec<GpuCallFact>,
     pub passes: Vec<PassFact>,
+    pub updates: Vec<UpdateFact>,
     pub residuals: BTreeMap<u32, Residual>,
 }
 
@@ -70,6 +71,7 @@ impl Segment {
                 .extract_if(.., |call| call.from.0 + call.ns > at.0)
                 .collect(),
             passes: self.passes.extract_if(.., |pass| pass.at > at).collect(),
+            updates: self.updates.extract_if(.., |it| it.at > at).collect(),
             ..Self::default()
         }
     }
@@ -81,6 +83,7 @@ impl Segment {
         self.samples.shrink_to_fit();
         self.calls.shrink_to_fit();
         self.passes.shrink_to_fit();
+        self.updates.shrink_to_fit();
     }
 
     /// What it weighs: rows of residuals count as well.
@@ -91,6 +94,7 @@ impl Segment {
             + self.samples.len()
             + self.calls.len()
             + self.passes.len()
+            + self.updates.len()
     }
 }
 
@@ -119,6 +123,10 @@ impl History {
 
     pub(super) fn call(&mut self, fact: GpuCallFact) {
         self.open.calls.push(fact);
+    }
+
+    pub(super) fn update(&mut self, fact: UpdateFact) {
+        self.open.updates.push(fact);
     }
 
     pub(super) fn pass(&mut self, fact: PassFact) {

@@ -251,6 +251,7 @@ impl Lives {
             Record::GpuCall(call) => at(&mut call.tid, call.from),
             Record::Backward(pass) => at(&mut pass.tid, pass.at),
             Record::Pass(pass) => at(&mut pass.tid, pass.at),
+            Record::Update(update) => at(&mut update.tid, update.at),
             Record::ProcessMemory(sample) => at(&mut sample.pid, sample.at),
             Record::Fault(fault) => {
                 at(&mut fault.pid, fault.at);

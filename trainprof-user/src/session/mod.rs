@@ -161,6 +161,7 @@ impl Session {
             Record::GpuCall(call) => self.history.call(call.clone()),
             Record::Backward(pass) => self.history.pass(PassFact::from(*pass)),
             Record::Pass(pass) => self.history.pass(*pass),
+            Record::Update(update) => self.history.update(*update),
             Record::Place(place) => {
                 self.places.insert(place.number, place.clone());
             }

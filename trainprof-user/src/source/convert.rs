@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trainprof_common::{
     cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
-    event::{BackwardEvent, GpuCallEvent, TouchEvent, WaitEvent},
+    event::{BackwardEvent, GpuCallEvent, TouchEvent, UpdateEvent, WaitEvent},
     gpu::{Call, CallKind},
     hist::COARSE_BUCKETS,
     thread::{EndedKey, EndedThread, Object, State, ThreadState, WakerKind},
@@ -15,7 +15,7 @@ use crate::{
     record::Record,
     record::fact::{
         Counters, GpuCallFact, GpuCallKind, HistSum, ObjectFact, OpLatency, OpSum, PassFact,
-        ThreadEnd, ThreadTotals, TouchFact, WaitFact, WaitSum, WakerFact,
+        ThreadEnd, ThreadTotals, TouchFact, UpdateFact, WaitFact, WaitSum, WakerFact,
     },
     time::KtimeNs,
 };
@@ -193,6 +193,14 @@ pub(super) fn pass(pass: &BackwardEvent) -> Record {
     })
 }
 
+/// An update of a model.
+pub(super) fn update(update: &UpdateEvent) -> Record {
+    Record::Update(UpdateFact {
+        at: KtimeNs(update.at),
+        tid: update.tid,
+    })
+}
+
 /// A call into the GPU's runtime; `None` when its kind is none.
 pub(super) fn call(call: &GpuCallEvent) -> Option<Record> {
     Some(Record::GpuCall(GpuCallFact {
@@ -224,7 +232,7 @@ fn gpu_call_kind(number: u32) -> Option<GpuCallKind> {
         CallKind::CopyAsync => GpuCallKind::CopyAsync,
         CallKind::Allocate => GpuCallKind::Allocate,
         CallKind::Free => GpuCallKind::Free,
-        CallKind::Backward => return None,
+        CallKind::Backward | CallKind::Scope => return None,
     })
 }
 

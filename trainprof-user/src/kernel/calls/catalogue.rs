@@ -14,13 +14,15 @@
 
 //!
 //! Of PyTorch one: every backward pass begins in it, called by Python or by C++. It is exported by this name since 1.8 (checked: 1.13 and
-//! 2.15). What it calls for checkpointed parts of a model calls it again, deeper in the stack.
+//! 2.15). What it calls for checkpointed parts of a model calls it again, deeper in the stack. And the one in which all stretches with a name
+//! begin, which its optimisers give to each update of a model (the same two were checked).
 
-use trainprof_common::gpu::{CallKind, NO_ARG};
+use trainprof_common::gpu::{CallKind, NO_ARG, SCOPE_NAME};
 
 /// What is missing from a report where a probe is.
 pub const GPU_CALLS: &str = "gpu-calls";
 pub const BACKWARD_PASSES: &str = "backward-passes";
+pub const UPDATES: &str = "updates";
 
 /// A library by the beginning of its file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +75,7 @@ impl Row {
     /// What its calls are in what is missing from a report.
     pub fn title(&self) -> String {
         match self.library {
+            Library::Framework if self.kind == Scope => UPDATES.to_owned(),
             Library::Framework => BACKWARD_PASSES.to_owned(),
             Library::Runtime | Library::Driver => format!("{GPU_CALLS}: {}", self.name),
         }
@@ -80,7 +83,7 @@ impl Row {
 
     /// Whether calls are told when they return: else when they begin.
     pub fn returns(&self) -> bool {
-        self.kind != Backward
+        !matches!(self.kind, Backward | Scope)
     }
 
     /// Whether it allocates memory of a GPU, or gives it back: pinned memory is the host's.
@@ -94,6 +97,11 @@ impl Row {
             self.size,
             self.times,
             if self.of_gpu() { 0 } else { NO_ARG },
+            if self.kind == Scope {
+                SCOPE_NAME as u8
+            } else {
+                NO_ARG
+            },
         ]
         .into_iter()
         .filter(|argument| *argument != NO_ARG)
@@ -121,7 +129,7 @@ const fn row(library: Library, name: &'static str, kind: CallKind, size: u8) -> 
     }
 }
 
-use CallKind::{Allocate, Backward, Copy, CopyAsync, Free, Synchronise};
+use CallKind::{Allocate, Backward, Copy, CopyAsync, Free, Scope, Synchronise};
 use Library::{Driver, Framework, Runtime};
 
 /// Every function.
@@ -229,6 +237,32 @@ pub const CATALOGUE: &[Row] = &[
         Framework,
         "_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_",
         Backward,
+        NO_ARG,
+    ),
+    // torch::autograd::profiler::record_function_enter_new(name, args), with libstdc++'s strings and optionals of now, or PyTorch's
+    // own optional, and with the strings of before 2015.
+    row(
+        Framework,
+        "_ZN5torch8autograd8profiler25record_function_enter_newERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8optionalIS7_E",
+        Scope,
+        NO_ARG,
+    ),
+    row(
+        Framework,
+        "_ZN5torch8autograd8profiler25record_function_enter_newERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKN3c108optionalIS7_EE",
+        Scope,
+        NO_ARG,
+    ),
+    row(
+        Framework,
+        "_ZN5torch8autograd8profiler25record_function_enter_newERKSsRKSt8optionalISsE",
+        Scope,
+        NO_ARG,
+    ),
+    row(
+        Framework,
+        "_ZN5torch8autograd8profiler25record_function_enter_newERKSsRKN3c108optionalISsEE",
+        Scope,
         NO_ARG,
     ),
 ];

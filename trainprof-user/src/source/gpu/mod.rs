@@ -281,7 +281,7 @@ impl Gpus {
                 steps,
             } => {
                 let kind = CallKind::from_number(u32::from(kind)).unwrap_or(CallKind::Synchronise);
-                if kind != CallKind::Backward {
+                if !matches!(kind, CallKind::Backward | CallKind::Scope) {
                     out.push(Record::GpuFunction {
                         number: u32::from(number),
                         library,

@@ -87,6 +87,7 @@ impl Live {
                 self.process(at, exec.tgid, None, Some(name));
             }
             Event::Backward(pass) => self.out.push(convert::pass(&pass)),
+            Event::Update(update) => self.out.push(convert::update(&update)),
             Event::GpuCall(call) => match convert::call(&call) {
                 Some(record) => self.out.push(record),
                 None => self.undecodable += 1,
