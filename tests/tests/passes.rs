@@ -4,18 +4,29 @@ use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
 use trainprof_tests::report::{Report, f64_at, u64_at};
 use trainprof_tests::workload::{os, program};
 use trainprof_tests::{Checks, Workload, observe_with};
-use trainprof_user::record::gpu::PassFact;
+use trainprof_user::record::gpu::{PassFact, UpdateFact};
 use trainprof_user::record::{Reader, Record};
 
-fn passes(recording: &std::path::Path) -> Vec<PassFact> {
+fn told<T>(recording: &std::path::Path, which: impl Fn(Record) -> Option<T>) -> Vec<T> {
     let mut reader = Reader::open(recording).expect("a recording");
     let records = reader.records::<Record>();
     records
-        .filter_map(|record| match record.expect("a whole recording") {
-            Record::Pass(pass) => Some(pass),
-            _ => None,
-        })
+        .filter_map(|record| which(record.expect("a whole recording")))
         .collect()
+}
+
+fn passes(recording: &std::path::Path) -> Vec<PassFact> {
+    told(recording, |record| match record {
+        Record::Pass(pass) => Some(pass),
+        _ => None,
+    })
+}
+
+fn updates_of(recording: &std::path::Path) -> Vec<UpdateFact> {
+    told(recording, |record| match record {
+        Record::Update(update) => Some(update),
+        _ => None,
+    })
 }
 
 fn clock(report: &Report) -> &str {
@@ -44,6 +55,10 @@ fn each_backward_pass_is_told_and_the_outer_ones_are_steps() {
         let told = passes(&seen.finished.recording);
         let truth = u64_at(&seen.truth, "/passes");
         checks.exact("passes", truth, told.len() as u64);
+        // Other stretches with names begin as often.
+        let updates = u64_at(&seen.truth, "/updates");
+        let told = updates_of(&seen.finished.recording);
+        checks.exact("updates", updates, told.len() as u64);
         let left = u64_at(&seen.truth, "/left");
         checks.that(left == 28, || format!("{left} passes were left by a jump"));
         checks.that(clock(&seen.report) == "backward-pass", || {
@@ -108,6 +123,14 @@ fn passes_for_checkpointed_parts_are_no_steps() {
 #[test]
 fn losses_that_each_step_has_are_one_step() {
     train("losses_that_each_step_has_are_one_step", "losses");
+}
+
+#[test]
+fn passes_up_to_an_update_of_the_model_are_one_step() {
+    train(
+        "passes_up_to_an_update_of_the_model_are_one_step",
+        "accumulate",
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 /* A training loop on data in memory, as far as its backward passes go: passes TRUTH LIBRARY STEPS STEP_MS
  * LIBRARY is torchlike.c, built as libtorch_cpu.so. Each step computes, then begins a pass, inside of which two others begin, one of them with
- * one inside (checkpointed parts of a model). Each seventh step's pass is left by a jump, as by an exception. Two passes to warm up are begun
+ * one inside (checkpointed parts of a model). Stretches with names begin around it, of which one is an update. Each seventh step's pass is left by a jump, as by an exception. Two passes to warm up are begun
  * from less deep in the stack.
  */
 #include "wl.h"
@@ -10,10 +10,13 @@
 #define EXCEPTIONAL 7
 #define NAME "_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_"
 
+#define SCOPE "_ZN5torch8autograd8profiler25record_function_enter_newERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8optionalIS7_E"
+
 static void (*execute)(void (*inside)(int), int depth);
+static void (*scope)(void **result, const char **name);
 static jmp_buf caught;
 static double step_s;
-static uint64_t begun, left, step;
+static uint64_t begun, left, updates, step;
 static volatile double sink;
 
 static void compute(double seconds)
@@ -38,13 +41,23 @@ static void inside(int depth)
     }
 }
 
+static void begin_scope(const char *name)
+{
+    void *result;
+    scope(&result, &name);
+}
+
 static __attribute__((noinline)) void loop(uint64_t steps)
 {
     volatile char room[4096] = { 0 };
     for (step = 0; step < steps; step++) {
         compute(step_s / 2);
+        begin_scope("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__");
         if (!setjmp(caught))
             execute(inside, 2);
+        begin_scope("Optimizer.step#AdamW.step");
+        updates++;
+        begin_scope("Optimizer.zero_grad#AdamW.zero_grad");
         room[step % sizeof room] = 1;
     }
 }
@@ -57,8 +70,8 @@ int main(int argc, char **argv)
     }
     void *library = dlopen(argv[2], RTLD_NOW);
     if (library)
-        *(void **)&execute = dlsym(library, NAME);
-    if (!execute) {
+        *(void **)&execute = dlsym(library, NAME), *(void **)&scope = dlsym(library, SCOPE);
+    if (!execute || !scope) {
         fprintf(stderr, "workload: %s\n", dlerror());
         return 97;
     }
@@ -75,6 +88,7 @@ int main(int argc, char **argv)
     truth_int("steps", steps);
     truth_int("passes", begun);
     truth_int("left", left);
+    truth_int("updates", updates);
     truth_num("seconds", to - from);
     truth_end(argv[1]);
     return 0;

@@ -3,6 +3,7 @@
 WAY  plain        batches of about a size; every 50 steps an evaluation of several batches
      checkpoint   parts of the model are recomputed, each by a backward pass inside the step's
      exception    every tenth backward pass ends by an exception, which the loop catches
+     accumulate   gradients of four parts of each batch are accumulated
      losses       a second model judges what the first one makes, and learns from a loss of its own; each step is taken by one function
 
 Notes when each turn of the loop began."""
@@ -58,8 +59,14 @@ def main():
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         began.append(time.monotonic_ns())
-        rows = torch.randint(0, 8192, (int(torch.randint(360, 440, ())),))
+        rows = torch.randint(0, 8192, (int(torch.randint(360, 440, ())) // 4 * 4,))
         x = data[rows].requires_grad_()
+        if way == "accumulate":
+            optimizer.zero_grad()
+            for part, wanted in zip(x.chunk(4), labels[rows].chunk(4)):
+                torch.nn.functional.cross_entropy(forward(part), wanted).backward()
+            optimizer.step()
+            continue
         loss = torch.nn.functional.cross_entropy(forward(x), labels[rows])
         if way == "exception" and len(began) % FAIL_EVERY == 0:
             x.register_hook(fail)

@@ -22,13 +22,19 @@ pub enum CallKind {
     /// an exception would stop the program.
     Backward = 5,
     /// Begins a stretch with a name: PyTorch's optimisers give one to each update of the model, and its loaders one to each batch.
-    /// Updates are told, by their beginning alone ([`crate::event::UpdateEvent`]).
+    /// Updates are told, by their beginning alone ([`crate::event::UpdateEvent`]). [`Function::size`] is which argument points to the name, a
+    /// `std::string`, which begins with the address of its text.
     Scope = 6,
+    /// Calls an operator from Python, one that begins a [`CallKind::Scope`] among others. [`Function::size`] is which argument points to
+    /// what points to the tuple of the operator's arguments.
+    Operator = 7,
 }
 
-/// Which argument of a function that begins a [`CallKind::Scope`] points to the name: a `std::string`, which begins with the address of its
-/// text. What it returns is put where the first one says.
-pub const SCOPE_NAME: usize = 1;
+/// Where a Python tuple's first object is, and where the text of a string of plain characters is, in CPython up to 3.11 and from 3.12 on
+/// (`PyTupleObject`, `PyASCIIObject`).
+pub const PY_TUPLE_FIRST: u64 = 24;
+pub const PY_TEXT: [u64; 2] = [48, 40];
+
 /// How names of updates begin (`torch.optim.Optimizer.profile_hook_step`).
 pub const UPDATES: [u8; 15] = *b"Optimizer.step#";
 
@@ -43,6 +49,7 @@ impl CallKind {
             4 => Some(Self::Free),
             5 => Some(Self::Backward),
             6 => Some(Self::Scope),
+            7 => Some(Self::Operator),
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ use aya_ebpf::{
 use trainprof_common::{
     arch,
     event::{BackwardEvent, GpuCallEvent, GpuMemoryEvent, Kind, UpdateEvent},
-    gpu::{Call, CallKind, Function, MAX_FUNCTIONS, SCOPE_NAME, UPDATES},
+    gpu::{Call, CallKind, Function, MAX_FUNCTIONS, PY_TEXT, PY_TUPLE_FIRST, UPDATES},
     loss::Loss,
 };
 
@@ -52,21 +52,38 @@ fn argument(ctx: &ProbeContext, n: u8) -> u64 {
     }
 }
 
-/// Whether the stretch that begins is an update of a model, by its name.
+/// A word of the program's memory; `None` where that cannot be read.
 #[inline(always)]
-fn is_update(ctx: &ProbeContext) -> bool {
-    // SAFETY: a uprobe's context is the probed thread's registers, and the offset lies inside them.
-    let name: u64 = unsafe { member(ctx.as_ptr(), arch::REGS_CALL_ARGS[SCOPE_NAME] as u32) };
+fn word(address: u64) -> Option<u64> {
     // SAFETY: reads of memory that need not be there fail.
-    let text = unsafe { bpf_probe_read_user(name as *const u64) };
-    let Ok(text) = text else { return false };
-    // SAFETY: as above.
-    let begin = unsafe { bpf_probe_read_user(text as *const [u64; 2]) };
-    let Ok([first, second]) = begin else {
+    unsafe { bpf_probe_read_user(address as *const u64).ok() }
+}
+
+/// Whether the stretch that begins is an update of a model: whether the `std::string` at this address names one.
+#[inline(always)]
+fn is_update(name: u64) -> bool {
+    word(name).is_some_and(names_update)
+}
+
+/// Whether the tuple that what is at this address points to begins with a string that names an update of a model.
+#[inline(always)]
+fn is_call_of_update(arguments: u64) -> bool {
+    let Some(tuple) = word(arguments) else {
         return false;
     };
+    let Some(first) = word(tuple + PY_TUPLE_FIRST) else {
+        return false;
+    };
+    names_update(first + PY_TEXT[0]) || names_update(first + PY_TEXT[1])
+}
+
+/// Whether this text names an update of a model.
+#[inline(always)]
+fn names_update(text: u64) -> bool {
     const WANTED: [u64; 2] = words();
-    first == WANTED[0] && second & LAST == WANTED[1]
+    // SAFETY: reads of memory that need not be there fail.
+    let begin = unsafe { bpf_probe_read_user(text as *const [u64; 2]) };
+    matches!(begin, Ok([first, second]) if first == WANTED[0] && second & LAST == WANTED[1])
 }
 
 /// All bytes of the second word but the last, which is no part of [`UPDATES`].
@@ -107,8 +124,14 @@ pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
         });
         return 0;
     }
-    if function.kind == CallKind::Scope as u8 {
-        if is_update(&ctx) {
+    let scope = function.kind == CallKind::Scope as u8;
+    if scope || function.kind == CallKind::Operator as u8 {
+        let named = argument(&ctx, function.size);
+        if if scope {
+            is_update(named)
+        } else {
+            is_call_of_update(named)
+        } {
             emit::event(&UpdateEvent {
                 kind: Kind::Update as u32,
                 tid,

@@ -108,8 +108,8 @@ impl<'a> Facts<'a> {
         for (tid, passes) in passes {
             let passes = outer(passes);
             let of_one = of_one_loss(&passes);
-            let updates = updates.get(&tid).map_or(&[][..], Vec::as_slice);
-            if let Some(firsts) = first_of_each(&of_one, updates) {
+            let updated = updates.get(&tid).map_or(&[][..], Vec::as_slice);
+            if let Some(firsts) = first_of_each(&of_one, updated) {
                 turns.insert(tid, firsts);
             }
             parts.insert(tid, of_one);

@@ -22,7 +22,7 @@ use crate::record::fact::PyFunctionFact;
 const MIN_SAMPLES: usize = 40;
 /// Samples that tell which function most of some time is spent in.
 const MIN_PLACED: usize = 12;
-/// A sample stands for this time around it at most, ns: between two of them that lie further apart nothing was seen.
+/// A sample stands for this time before and after it at most, ns: between two of them that lie further apart nothing was seen.
 const REACH_NS: u64 = 500_000_000;
 /// Nearly all samples of a process are in the function that loops, whatever else that does.
 const ALWAYS: f64 = 0.95;
@@ -185,18 +185,25 @@ impl<'a> Python<'a> {
         if samples.len() < MIN_SAMPLES || (count as f64) < least * samples.len() as f64 {
             return Vec::new();
         }
+        let mut gaps: Vec<u64> = samples
+            .windows(2)
+            .map(|pair| pair[1].0 - pair[0].0)
+            .collect();
+        gaps.sort_unstable();
+        let usual = gaps[gaps.len() / 2];
         let around = |n: usize| {
             let at = samples[n].0;
-            let before = n.checked_sub(1).map_or(0, |n| samples[n].0);
-            let after = samples.get(n + 1).map_or(u64::MAX, |sample| sample.0);
-            let reach = |gap: u64| (gap / 2).min(REACH_NS);
+            let before = n.checked_sub(1).map(|n| samples[n].0);
+            let after = samples.get(n + 1).map(|sample| sample.0);
+            let reach = |gap: Option<u64>| (gap.unwrap_or(usual) / 2).min(REACH_NS);
             let next = ends.partition_point(|end| *end <= at);
             let last = next.checked_sub(1).map_or(0, |n| ends[n]);
             let next = ends.get(next).copied().unwrap_or(u64::MAX);
             (
-                at.saturating_sub(reach(at.saturating_sub(before)))
+                at.saturating_sub(reach(before.map(|before| at - before)))
                     .max(last),
-                at.saturating_add(reach(after.saturating_sub(at))).min(next),
+                at.saturating_add(reach(after.map(|after| after - at)))
+                    .min(next),
             )
         };
         union(

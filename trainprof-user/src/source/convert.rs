@@ -232,7 +232,7 @@ fn gpu_call_kind(number: u32) -> Option<GpuCallKind> {
         CallKind::CopyAsync => GpuCallKind::CopyAsync,
         CallKind::Allocate => GpuCallKind::Allocate,
         CallKind::Free => GpuCallKind::Free,
-        CallKind::Backward | CallKind::Scope => return None,
+        CallKind::Backward | CallKind::Scope | CallKind::Operator => return None,
     })
 }
 

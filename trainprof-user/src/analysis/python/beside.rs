@@ -245,7 +245,7 @@ impl Python<'_> {
     }
 
     /// Stretches in any of these functions; `ends` as of `stretches`.
-    pub(super) fn stretches_under(
+    fn stretches_under(
         &self,
         pid: u32,
         least: f64,
@@ -259,7 +259,7 @@ impl Python<'_> {
     }
 
     /// Whether a stack goes through any of these functions.
-    fn is_under(&self, stack: u32, functions: &BTreeSet<u32>) -> bool {
+    pub(super) fn is_under(&self, stack: u32, functions: &BTreeSet<u32>) -> bool {
         let stack = self.facts.session.python.stacks.get(&stack);
         stack.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
     }

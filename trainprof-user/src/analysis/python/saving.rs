@@ -12,6 +12,9 @@ const MOSTLY: f64 = 0.5;
 /// The part of them in which a framework, or a loader, may have been called: state is asked for there.
 const ASKS: f64 = 0.1;
 
+/// A number that no stack has.
+const NO_STACK: u32 = u32::MAX;
+
 #[derive(Default)]
 struct Seen {
     samples: usize,
@@ -54,6 +57,13 @@ impl Python<'_> {
         let always = ALWAYS * samples.len() as f64;
         functions.retain(|_, seen| seen.saves() && seen.samples as f64 <= always);
         let functions = functions.into_keys().collect();
-        self.stretches_under(tid, 0.0, &[], &functions)
+        // A sample stands for the time around it: of what is known exactly it would show more than there is.
+        let samples = self.running(tid).into_iter();
+        let samples = samples.map(|(at, stack)| {
+            let known = overlap(written, at, at + 1) > 0;
+            (at, if known { NO_STACK } else { stack })
+        });
+        let samples: Vec<_> = samples.collect();
+        self.stretches(&samples, 0.0, &[], |stack| self.is_under(stack, &functions))
     }
 }

@@ -15,9 +15,10 @@
 //!
 //! Of PyTorch one: every backward pass begins in it, called by Python or by C++. It is exported by this name since 1.8 (checked: 1.13 and
 //! 2.15). What it calls for checkpointed parts of a model calls it again, deeper in the stack. And the one in which all stretches with a name
-//! begin, which its optimisers give to each update of a model (the same two were checked).
+//! begin, which its optimisers give to each update of a model (checked: 2.15), and for Debian's 1.13, which calls another
+//! that is not exported, the one by which it is called.
 
-use trainprof_common::gpu::{CallKind, NO_ARG, SCOPE_NAME};
+use trainprof_common::gpu::{CallKind, NO_ARG};
 
 /// What is missing from a report where a probe is.
 pub const GPU_CALLS: &str = "gpu-calls";
@@ -45,7 +46,7 @@ impl Library {
             Some(Self::Runtime)
         } else if has("libcuda") {
             Some(Self::Driver)
-        } else if has("libtorch_cpu") {
+        } else if has("libtorch_cpu") || has("libtorch_python") {
             Some(Self::Framework)
         } else {
             None
@@ -75,7 +76,7 @@ impl Row {
     /// What its calls are in what is missing from a report.
     pub fn title(&self) -> String {
         match self.library {
-            Library::Framework if self.kind == Scope => UPDATES.to_owned(),
+            Library::Framework if self.kind != Backward => UPDATES.to_owned(),
             Library::Framework => BACKWARD_PASSES.to_owned(),
             Library::Runtime | Library::Driver => format!("{GPU_CALLS}: {}", self.name),
         }
@@ -83,7 +84,7 @@ impl Row {
 
     /// Whether calls are told when they return: else when they begin.
     pub fn returns(&self) -> bool {
-        !matches!(self.kind, Backward | Scope)
+        !matches!(self.kind, Backward | Scope | Operator)
     }
 
     /// Whether it allocates memory of a GPU, or gives it back: pinned memory is the host's.
@@ -97,11 +98,6 @@ impl Row {
             self.size,
             self.times,
             if self.of_gpu() { 0 } else { NO_ARG },
-            if self.kind == Scope {
-                SCOPE_NAME as u8
-            } else {
-                NO_ARG
-            },
         ]
         .into_iter()
         .filter(|argument| *argument != NO_ARG)
@@ -129,7 +125,7 @@ const fn row(library: Library, name: &'static str, kind: CallKind, size: u8) -> 
     }
 }
 
-use CallKind::{Allocate, Backward, Copy, CopyAsync, Free, Scope, Synchronise};
+use CallKind::{Allocate, Backward, Copy, CopyAsync, Free, Operator, Scope, Synchronise};
 use Library::{Driver, Framework, Runtime};
 
 /// Every function.
@@ -245,25 +241,32 @@ pub const CATALOGUE: &[Row] = &[
         Framework,
         "_ZN5torch8autograd8profiler25record_function_enter_newERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8optionalIS7_E",
         Scope,
-        NO_ARG,
+        1,
     ),
     row(
         Framework,
         "_ZN5torch8autograd8profiler25record_function_enter_newERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKN3c108optionalIS7_EE",
         Scope,
-        NO_ARG,
+        1,
     ),
     row(
         Framework,
         "_ZN5torch8autograd8profiler25record_function_enter_newERKSsRKSt8optionalISsE",
         Scope,
-        NO_ARG,
+        1,
     ),
     row(
         Framework,
         "_ZN5torch8autograd8profiler25record_function_enter_newERKSsRKN3c108optionalISsEE",
         Scope,
-        NO_ARG,
+        1,
+    ),
+    // torch::jit::invokeOperatorFromPython(operations, args, kwargs, key), by which Python begins such stretches and calls custom operators.
+    row(
+        Framework,
+        "_ZN5torch3jit24invokeOperatorFromPythonERKSt6vectorISt10shared_ptrINS0_8OperatorEESaIS4_EEN8pybind114argsERKNS9_6kwargsEN3c108optionalINSE_11DispatchKeyEEE",
+        Operator,
+        2,
     ),
 ];
 
@@ -287,6 +290,7 @@ mod tests {
             ("libcuda", None),
             ("libtorch_cpu.so", Some(Framework)),
             ("libtorch_cpu.so.1.13", Some(Framework)),
+            ("libtorch_python.so.1.13", Some(Framework)),
             ("libtorch_cuda.so", None),
         ] {
             assert_eq!(Library::of(name), library, "{name}");

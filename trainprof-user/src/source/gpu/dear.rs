@@ -88,7 +88,7 @@ fn worth(rate: &Rate, rates: &[Rate]) -> u8 {
     }
     match rate.kind {
         // Only begins something; or is mostly something else than what it is watched for.
-        CallKind::CopyAsync | CallKind::Scope => 1,
+        CallKind::CopyAsync | CallKind::Scope | CallKind::Operator => 1,
         // May be over at once, where there is nothing to wait for.
         CallKind::Copy | CallKind::Synchronise => 2,
         // Takes the driver long: who calls that often is held up by it.

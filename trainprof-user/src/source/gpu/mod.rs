@@ -281,7 +281,10 @@ impl Gpus {
                 steps,
             } => {
                 let kind = CallKind::from_number(u32::from(kind)).unwrap_or(CallKind::Synchronise);
-                if !matches!(kind, CallKind::Backward | CallKind::Scope) {
+                if !matches!(
+                    kind,
+                    CallKind::Backward | CallKind::Scope | CallKind::Operator
+                ) {
                     out.push(Record::GpuFunction {
                         number: u32::from(number),
                         library,
