@@ -22,14 +22,17 @@ pub enum CallKind {
     /// an exception would stop the program.
     Backward = 5,
     /// Begins a stretch with a name: PyTorch's optimisers give one to each update of the model, and its loaders one to each batch.
-    /// Updates are told, by their beginning alone ([`crate::event::UpdateEvent`]). [`Function::size`] is which argument points to the name, a
-    /// `std::string`, which begins with the address of its text.
+    /// Updates are told, by their beginning alone ([`crate::event::UpdateEvent`]).
     Scope = 6,
-    /// Calls an operator from Python, one that begins a [`CallKind::Scope`] among others. [`Function::size`] is which argument points to
-    /// what points to the tuple of the operator's arguments.
+    /// Calls an operator from Python, one that begins a [`CallKind::Scope`] among others.
     Operator = 7,
 }
 
+/// Which argument of a function that begins a [`CallKind::Scope`] points to its name, a `std::string`, which begins with the address of its
+/// text; and which one of a [`CallKind::Operator`] points to what points to the tuple of the operator's own arguments. Results are put where the
+/// first argument says.
+pub const SCOPE_NAME: usize = 1;
+pub const OPERATOR_ARGUMENTS: usize = 2;
 /// Where a Python tuple's first object is, and where the text of a string of plain characters is, in CPython up to 3.11 and from 3.12 on
 /// (`PyTupleObject`, `PyASCIIObject`).
 pub const PY_TUPLE_FIRST: u64 = 24;

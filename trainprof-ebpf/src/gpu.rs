@@ -14,7 +14,10 @@ use aya_ebpf::{
 use trainprof_common::{
     arch,
     event::{BackwardEvent, GpuCallEvent, GpuMemoryEvent, Kind, UpdateEvent},
-    gpu::{Call, CallKind, Function, MAX_FUNCTIONS, PY_TEXT, PY_TUPLE_FIRST, UPDATES},
+    gpu::{
+        Call, CallKind, Function, MAX_FUNCTIONS, OPERATOR_ARGUMENTS, PY_TEXT, PY_TUPLE_FIRST,
+        SCOPE_NAME, UPDATES,
+    },
     loss::Loss,
 };
 
@@ -59,19 +62,30 @@ fn word(address: u64) -> Option<u64> {
     unsafe { bpf_probe_read_user(address as *const u64).ok() }
 }
 
-/// Whether the stretch that begins is an update of a model: whether the `std::string` at this address names one.
+/// The argument that tells the name of a stretch: of these two one, chosen without a branch, of which the compiler would make a load at an
+/// offset that is computed.
 #[inline(always)]
-fn is_update(name: u64) -> bool {
-    word(name).is_some_and(names_update)
+fn scope_name(ctx: &ProbeContext, by_python: bool) -> u64 {
+    let read = |n: usize| -> u64 {
+        // SAFETY: a uprobe's context is the probed thread's registers, and the offset lies inside them.
+        unsafe { member(ctx.as_ptr(), arch::REGS_CALL_ARGS[n] as u32) }
+    };
+    let (name, arguments) = (read(SCOPE_NAME), read(OPERATOR_ARGUMENTS));
+    let of_scope = u64::from(by_python).wrapping_sub(1);
+    name & of_scope | arguments & !of_scope
 }
 
-/// Whether the tuple that what is at this address points to begins with a string that names an update of a model.
+/// Whether the stretch that begins is an update of a model. `named`: the address of the `std::string` that names it, or of what points to
+/// the tuple that begins with its name.
 #[inline(always)]
-fn is_call_of_update(arguments: u64) -> bool {
-    let Some(tuple) = word(arguments) else {
+fn is_update(named: u64, by_python: bool) -> bool {
+    let Some(found) = word(named) else {
         return false;
     };
-    let Some(first) = word(tuple + PY_TUPLE_FIRST) else {
+    if !by_python {
+        return names_update(found);
+    }
+    let Some(first) = word(found + PY_TUPLE_FIRST) else {
         return false;
     };
     names_update(first + PY_TEXT[0]) || names_update(first + PY_TEXT[1])
@@ -81,9 +95,10 @@ fn is_call_of_update(arguments: u64) -> bool {
 #[inline(always)]
 fn names_update(text: u64) -> bool {
     const WANTED: [u64; 2] = words();
-    // SAFETY: reads of memory that need not be there fail.
-    let begin = unsafe { bpf_probe_read_user(text as *const [u64; 2]) };
-    matches!(begin, Ok([first, second]) if first == WANTED[0] && second & LAST == WANTED[1])
+    let (Some(first), Some(second)) = (word(text), word(text + 8)) else {
+        return false;
+    };
+    first == WANTED[0] && second & LAST == WANTED[1]
 }
 
 /// All bytes of the second word but the last, which is no part of [`UPDATES`].
@@ -124,14 +139,9 @@ pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
         });
         return 0;
     }
-    let scope = function.kind == CallKind::Scope as u8;
-    if scope || function.kind == CallKind::Operator as u8 {
-        let named = argument(&ctx, function.size);
-        if if scope {
-            is_update(named)
-        } else {
-            is_call_of_update(named)
-        } {
+    let by_python = function.kind == CallKind::Operator as u8;
+    if by_python || function.kind == CallKind::Scope as u8 {
+        if is_update(scope_name(&ctx, by_python), by_python) {
             emit::event(&UpdateEvent {
                 kind: Kind::Update as u32,
                 tid,

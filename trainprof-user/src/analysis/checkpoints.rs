@@ -14,7 +14,7 @@ use super::{
     helpers::{Helpers, Task},
     python::Python,
     running::{Call, call},
-    spans::{overlap, union, without},
+    spans::{union, without},
     timeline::Item,
 };
 use crate::{
@@ -61,16 +61,7 @@ impl Checkpoints {
             .collect();
         let mut own = written(facts, cast.step_tid);
         if !own.is_empty() {
-            let saving = Python::new(facts).saving(cast.step_tid, &own);
-            let adjoins = |(from, to): &(u64, u64)| {
-                overlap(
-                    &own,
-                    from.saturating_sub(WRITES_APART_NS),
-                    to + WRITES_APART_NS,
-                ) > 0
-            };
-            let saving: Vec<_> = saving.into_iter().filter(adjoins).collect();
-            own.extend(saving);
+            own.extend(Python::new(facts).saving(cast.step_tid, &own, WRITES_APART_NS));
         }
         let handed = handed_over(facts, cast.step_tid, helpers);
         let hands_over = !handed.is_empty();

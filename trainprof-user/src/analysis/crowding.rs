@@ -66,10 +66,17 @@ fn share(wanted: f64, others: f64, idle: f64) -> f64 {
     others.clamp(0.0, missing) / wanted
 }
 
-/// Who the job's threads were seen to wait for most, of all that they waited (ns), where that is enough to name somebody.
+/// Who the job's threads were seen to wait for most, of all that they waited (ns), where that is enough to name somebody. Where it is known
+/// whose processes used CPU time, one of theirs.
 fn most(facts: &Facts, wanted: u64, apart: &BTreeSet<u32>) -> u32 {
     let mut waited = BTreeMap::<u32, u64>::new();
-    let stranger = |tid: u32| facts.session.thread(tid).is_none() || apart.contains(&tid);
+    let session = facts.session;
+    let busy: Vec<u32> = session.host.neighbours.cpus().map(|(pid, _)| pid).collect();
+    let is_busy = |tid: u32| {
+        let process = session.outsiders.get(&tid).and_then(|(pid, _)| *pid);
+        busy.is_empty() || process.is_some_and(|pid| busy.contains(&pid))
+    };
+    let stranger = |tid: u32| session.thread(tid).is_none() && is_busy(tid) || apart.contains(&tid);
     for (_, items) in facts
         .waiting_threads()
         .filter(|(tid, _)| !apart.contains(tid))

@@ -187,7 +187,7 @@ impl<'a> Python<'a> {
         }
         let mut gaps: Vec<u64> = samples
             .windows(2)
-            .map(|pair| pair[1].0 - pair[0].0)
+            .map(|pair| pair[1].0.saturating_sub(pair[0].0))
             .collect();
         gaps.sort_unstable();
         let usual = gaps[gaps.len() / 2];
@@ -200,9 +200,9 @@ impl<'a> Python<'a> {
             let last = next.checked_sub(1).map_or(0, |n| ends[n]);
             let next = ends.get(next).copied().unwrap_or(u64::MAX);
             (
-                at.saturating_sub(reach(before.map(|before| at - before)))
+                at.saturating_sub(reach(before.map(|before| at.saturating_sub(before))))
                     .max(last),
-                at.saturating_add(reach(after.map(|after| after - at)))
+                at.saturating_add(reach(after.map(|after| after.saturating_sub(at))))
                     .min(next),
             )
         };

@@ -24,14 +24,29 @@ pub(super) fn load(ebpf: &mut Ebpf, name: &'static str) -> Result<RawFd, String>
         .program_mut(name)
         .and_then(|p| p.try_into().ok())
         .ok_or_else(|| format!("the eBPF object has no program {name}"))?;
-    // The verifier's log is as long as the program: its first line says enough.
     program.load().map_err(|error| {
         let text = error.to_string();
         tracing::debug!(program = name, %text, "refused");
-        text.lines().next().unwrap_or_default().to_owned()
+        brief(&text)
     })?;
     let fd = program.fd().map_err(|error| error.to_string())?;
     Ok(fd.as_fd().as_raw_fd())
+}
+
+/// What the kernel says of a program that it refuses: the verifier's log is as long as the program, and the reason is its last line but for
+/// what it counts.
+fn brief(text: &str) -> String {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default().to_owned();
+    let counts = |line: &&str| {
+        ["processed ", "verification time ", "stack depth "]
+            .iter()
+            .any(|begin| line.starts_with(begin))
+    };
+    match lines.rfind(|line| !counts(line)) {
+        Some(last) => format!("{first} … {last}"),
+        None => first,
+    }
 }
 
 /// Attaches a loaded program at an offset of a file. Gives in words what went wrong, and whether we lack the
@@ -83,5 +98,23 @@ pub(super) fn raise_descriptor_limit() {
             limit.rlim_cur = limit.rlim_max;
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::brief;
+
+    #[test]
+    fn a_refusal_is_told_by_its_first_line_and_its_reason() {
+        let told = brief(
+            "Invalid argument. Verifier output: func#0 @0\n0: (bf) r1\nR1 invalid mem access\nprocessed 3 insns\nstack depth 104+8\n",
+        );
+        assert_eq!(
+            told,
+            "Invalid argument. Verifier output: func#0 @0 … R1 invalid mem access"
+        );
+        assert_eq!(brief("Operation not permitted"), "Operation not permitted");
+        assert_eq!(brief(""), "");
     }
 }

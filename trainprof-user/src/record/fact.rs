@@ -15,7 +15,7 @@ pub use super::{
         GpuProcessFact, GpuSampleFact, PassFact, PyGpuMemoryFact, UpdateFact,
     },
     pressure::{
-        CgroupMemorySample, CgroupPressureSample, HostSample, NeighbourSample, PressureTotals,
+        CgroupMemorySample, CgroupPressureSample, HostSample, NeighboursFact, PressureTotals,
         ProcessSample, QuotaSample, SocketFact,
     },
     python::{
@@ -159,7 +159,7 @@ pub enum Record {
         ns: u64,
     },
     PyThreadSample(PyThreadSampleFact),
-    Neighbour(NeighbourSample),
+    Neighbours(NeighboursFact),
     Update(UpdateFact),
 }
 

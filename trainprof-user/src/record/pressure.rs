@@ -70,14 +70,14 @@ pub struct HostSample {
     pub memory_available_bytes: Option<u64>,
 }
 
-/// CPU time of a process outside the job, between two looks at the whole host while that had next to no CPU to spare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NeighbourSample {
-    pub from: KtimeNs,
+/// Processes outside the job that used most CPU time while the host had next to none to spare, as far as it was looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeighboursFact {
     pub at: KtimeNs,
-    pub pid: u32,
-    /// In steps of a clock tick.
-    pub cpu_ns: u64,
+    /// Nanoseconds between looks, all of them so far.
+    pub looked_ns: u64,
+    /// Process, and CPU nanoseconds in that time, in steps of a clock tick; most first.
+    pub most: Vec<(u32, u64)>,
 }
 
 /// Memory and descriptors of a process of the job.

@@ -6,7 +6,7 @@ use crate::{
     record::{
         Record,
         fact::{
-            CgroupMemorySample, CgroupPressureSample, HostSample, NeighbourSample, ProcessSample,
+            CgroupMemorySample, CgroupPressureSample, HostSample, NeighboursFact, ProcessSample,
             QuotaSample, SocketFact,
         },
     },
@@ -30,7 +30,7 @@ pub struct HostSeen {
     pub sockets: BTreeMap<u64, SocketFact>,
     /// By process.
     pub outsiders: BTreeMap<u32, Vec<String>>,
-    pub neighbours: Neighbours,
+    pub neighbours: NeighboursFact,
     /// Processes that were killed when memory ran out, and when the first of their threads had ended.
     pub out_of_memory: BTreeMap<u32, KtimeNs>,
     /// CPUs that each process may use, as a list.
@@ -62,7 +62,7 @@ impl HostSeen {
             Record::OutsiderCommand { pid, command } => {
                 self.outsiders.insert(*pid, command.clone());
             }
-            Record::Neighbour(sample) => self.neighbours.add(sample),
+            Record::Neighbours(fact) => self.neighbours.clone_from(fact),
             Record::OutOfMemory { at, pid } => {
                 self.out_of_memory.entry(*pid).or_insert(*at);
             }
@@ -74,31 +74,12 @@ impl HostSeen {
     }
 }
 
-/// Processes outside the job, by the CPU time that they used while the host was crowded.
-#[derive(Default)]
-pub struct Neighbours {
-    cpu_ns: BTreeMap<u32, u64>,
-    /// Nanoseconds between looks, and the end of the last such time.
-    looked_ns: u64,
-    last: KtimeNs,
-}
-
-impl Neighbours {
-    fn add(&mut self, sample: &NeighbourSample) {
-        if sample.at > self.last {
-            self.looked_ns += sample.at.since(sample.from);
-            self.last = sample.at;
-        }
-        *self.cpu_ns.entry(sample.pid).or_default() += sample.cpu_ns;
-    }
-
+impl NeighboursFact {
     /// By process the CPUs that it had, most first.
-    pub fn cpus(&self) -> Vec<(u32, f64)> {
+    pub fn cpus(&self) -> impl Iterator<Item = (u32, f64)> {
         let looked = self.looked_ns.max(1) as f64;
-        let each = self.cpu_ns.iter();
-        let mut out: Vec<_> = each.map(|(pid, ns)| (*pid, *ns as f64 / looked)).collect();
-        out.sort_by(|a, b| b.1.total_cmp(&a.1));
-        out
+        let most = self.most.iter();
+        most.map(move |(pid, ns)| (*pid, *ns as f64 / looked))
     }
 }
 

@@ -294,7 +294,7 @@ impl Lives {
             | Record::Host(_)
             | Record::Socket(_)
             | Record::OutsiderCommand { .. }
-            | Record::Neighbour(_)
+            | Record::Neighbours(_)
             | Record::EntriesHidden { .. }
             | Record::OpLatencies(_)
             | Record::Frame(_)

@@ -191,7 +191,7 @@ impl Session {
             | Record::ProcessMemory(_)
             | Record::Socket(_)
             | Record::OutsiderCommand { .. }
-            | Record::Neighbour(_)
+            | Record::Neighbours(_)
             | Record::OutOfMemory { .. }
             | Record::Affinity { .. } => self.host.apply(record),
             Record::AllocCalibration(_)

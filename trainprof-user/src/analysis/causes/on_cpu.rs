@@ -352,10 +352,6 @@ impl Scene<'_> {
 
     /// The part of a wait for another CPU of the job's own that is due to others.
     fn crowded(&self, tid: u32) -> (Kind, Detail, f64) {
-        if self.own_packets.contains(&self.crowding.by) {
-            let (kind, detail) = self.packets(tid);
-            return (kind, detail, self.crowding.share);
-        }
         let detail = Detail {
             tid,
             outsider: self.crowding.by,

@@ -15,6 +15,8 @@ const NAME: &str = "ksoftirqd/";
 /// packet of 1500 bytes takes some microseconds, and on one host packets are larger.
 const OWN_BYTES_PER_NS: f64 = 0.1;
 
+const FAMILIES: [&str; 2] = ["tcp", "udp"];
+
 /// Those whose work is the job's own packets.
 pub fn own_packets(facts: &Facts) -> BTreeSet<u32> {
     let session = facts.session;
@@ -27,13 +29,17 @@ pub fn own_packets(facts: &Facts) -> BTreeSet<u32> {
         })
         .map(|(tid, _)| *tid)
         .collect();
-    if found.is_empty() {
-        return found;
+    // Sockets of other families have no packets.
+    let mut sockets = session.host.sockets.values();
+    if found.is_empty() || !sockets.any(|socket| FAMILIES.contains(&socket.family.as_str())) {
+        return BTreeSet::new();
     }
     let items = facts.waiting_threads().flat_map(|(_, items)| items);
     let behind = items.filter(|item| found.contains(&item.ran_before));
     let waited: u64 = behind.map(|item| item.to - item.woken).sum();
-    if (moved(session) as f64) < OWN_BYTES_PER_NS * waited as f64 {
+    let waited = waited as f64 / facts.walkable_ns().max(1) as f64;
+    let moved = moved(session) as f64 / (session.duration_s() * 1e9).max(1.0);
+    if moved < OWN_BYTES_PER_NS * waited {
         found.clear();
     }
     found

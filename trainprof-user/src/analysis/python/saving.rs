@@ -31,9 +31,9 @@ impl Seen {
 
 impl Python<'_> {
     /// Stretches in which a process's main thread, while on a CPU, was in functions that do little else than what is done in the stretches
-    /// `written`, in which it wrote state: making it ready, say, and removing what it replaces. A function that all of the loop runs in
-    /// is none.
-    pub fn saving(&self, tid: u32, written: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    /// `written`, in which it wrote state, and no further from these than `apart_ns`: making it ready, say, and removing what it replaces. A
+    /// function that all of the loop runs in is none.
+    pub fn saving(&self, tid: u32, written: &[(u64, u64)], apart_ns: u64) -> Vec<(u64, u64)> {
         let stacks = &self.facts.session.python.stacks;
         let samples = self.facts.python_samples(tid);
         let mut functions = BTreeMap::<u32, Seen>::new();
@@ -57,13 +57,21 @@ impl Python<'_> {
         let always = ALWAYS * samples.len() as f64;
         functions.retain(|_, seen| seen.saves() && seen.samples as f64 <= always);
         let functions = functions.into_keys().collect();
+        let in_any = |stack| self.is_under(stack, &functions);
+        let samples = self.running(tid);
+        // Those that lie at what was written, by all samples of them.
+        let mut near = self.stretches(&samples, 0.0, &[], in_any);
+        near.retain(|(from, to)| {
+            overlap(written, from.saturating_sub(apart_ns), to + apart_ns) > 0
+        });
         // A sample stands for the time around it: of what is known exactly it would show more than there is.
-        let samples = self.running(tid).into_iter();
-        let samples = samples.map(|(at, stack)| {
+        let samples = samples.into_iter().map(|(at, stack)| {
             let known = overlap(written, at, at + 1) > 0;
             (at, if known { NO_STACK } else { stack })
         });
         let samples: Vec<_> = samples.collect();
-        self.stretches(&samples, 0.0, &[], |stack| self.is_under(stack, &functions))
+        let mut beside = self.stretches(&samples, 0.0, &[], in_any);
+        beside.retain(|(from, to)| overlap(&near, *from, *to) > 0);
+        beside
     }
 }

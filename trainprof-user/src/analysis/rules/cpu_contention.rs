@@ -83,7 +83,7 @@ fn neighbours(look: &Look) -> Vec<(Id, String, f64)> {
         (cpus >= WORTH_CALLING_NEIGHBOUR).then_some((id, command, cpus))
     };
     let all = look.session.host.neighbours.cpus();
-    all.into_iter().filter_map(named).collect()
+    all.filter_map(named).collect()
 }
 
 /// For how long (ns) threads of the trainer's own had the CPU.

@@ -8,7 +8,7 @@ use crate::{
     analysis::{Finding, analyse},
     record::{
         Record,
-        fact::{HostSample, NeighbourSample},
+        fact::{HostSample, NeighboursFact},
     },
     session::Session,
     time::KtimeNs,
@@ -67,17 +67,11 @@ fn who_takes_cpus_is_named_though_nobody_was_seen_to_wait_for_it() {
             command: vec![command.to_owned()],
         });
     }
-    for second in 0..7_u64 {
-        for (pid, ms) in [(BUSY, 900), (BRIEF, if second == 3 { 400 } else { 0 })] {
-            let from = at(second as f64 * 1e3);
-            session.apply(&Record::Neighbour(NeighbourSample {
-                from: KtimeNs(from),
-                at: KtimeNs(from + 1_000_000_000),
-                pid,
-                cpu_ns: ms * 1_000_000,
-            }));
-        }
-    }
+    session.apply(&Record::Neighbours(NeighboursFact {
+        at: KtimeNs(at(7_500.0)),
+        looked_ns: 7_000_000_000,
+        most: vec![(BUSY, 6_300_000_000), (BRIEF, 400_000_000)],
+    }));
     let named = contention(&session);
     assert!(
         named.summary.contains("while process 900 (render) had it"),

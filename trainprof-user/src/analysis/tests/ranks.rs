@@ -7,7 +7,10 @@ use super::{
     stories::TRAINER,
     tale::{By, FUTEX, On, RECV, Tale},
 };
-use crate::analysis::{Verdict, analyse, steps::Clock};
+use crate::{
+    analysis::{Verdict, analyse, steps::Clock},
+    record::{Record, fact::SocketFact},
+};
 
 const LAUNCHER: u32 = 50;
 const OTHER: u32 = 150;
@@ -134,8 +137,9 @@ fn what_threads_do_that_exchange_is_the_exchange() {
     assert!(verdict.summary.contains(told), "{}", verdict.summary);
 }
 
-/// Of the 60 ms in which threads exchange, the kernel's thread for packets has their CPU for 30, by bytes that move in each step.
-fn packets_of(thread: &str, bytes: u64) -> Verdict {
+/// Of the 60 ms in which threads exchange, the kernel's thread for packets has their CPU for 30; by sockets of which family, and by bytes
+/// that move in each step.
+fn packets_of(thread: &str, family: &str, bytes: u64) -> Verdict {
     const KERNEL: u32 = 14;
     let mut tale = exchanging(15);
     tale.outsider(KERNEL, thread);
@@ -151,20 +155,28 @@ fn packets_of(thread: &str, bytes: u64) -> Verdict {
             }
         }
     }
-    verdict(&tale)
+    let mut session = tale.session(8000.0);
+    session.start.as_mut().expect("a start").targets = vec![LAUNCHER];
+    session.apply(&Record::Socket(SocketFact {
+        inode: 4,
+        family: family.to_owned(),
+        peer: None,
+    }));
+    analyse(&session).verdict.expect("a verdict")
 }
 
 #[test]
 fn what_the_kernel_does_with_the_packets_of_an_exchange_is_the_exchange() {
-    let exchange = packets_of("ksoftirqd/0", 20_000_000);
+    let exchange = packets_of("ksoftirqd/0", "tcp", 20_000_000);
     assert_eq!(exchange.bottleneck, "communication", "{}", exchange.summary);
     assert!((exchange.share.expect("a share") - 0.6).abs() < 0.03);
     let told = "the exchange itself";
     assert!(exchange.summary.contains(told), "{}", exchange.summary);
-    // Packets of somebody else, and another thread of the kernel.
+    // Packets of somebody else; sockets without any; another thread of the kernel.
     for other in [
-        packets_of("ksoftirqd/0", 20_000),
-        packets_of("kswapd0", 20_000_000),
+        packets_of("ksoftirqd/0", "tcp", 20_000),
+        packets_of("ksoftirqd/0", "unix", 20_000_000),
+        packets_of("kswapd0", "tcp", 20_000_000),
     ] {
         assert_eq!(other.bottleneck, "cpu-contention", "{}", other.summary);
     }

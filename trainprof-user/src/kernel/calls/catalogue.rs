@@ -18,7 +18,7 @@
 //! begin, which its optimisers give to each update of a model (checked: 2.15), and for Debian's 1.13, which calls another
 //! that is not exported, the one by which it is called.
 
-use trainprof_common::gpu::{CallKind, NO_ARG};
+use trainprof_common::gpu::{CallKind, NO_ARG, OPERATOR_ARGUMENTS, SCOPE_NAME};
 
 /// What is missing from a report where a probe is.
 pub const GPU_CALLS: &str = "gpu-calls";
@@ -32,6 +32,8 @@ pub enum Library {
     Driver,
     /// PyTorch's, with what runs on GPUs or not.
     Framework,
+    /// What Python calls PyTorch by.
+    Binding,
 }
 
 impl Library {
@@ -46,8 +48,10 @@ impl Library {
             Some(Self::Runtime)
         } else if has("libcuda") {
             Some(Self::Driver)
-        } else if has("libtorch_cpu") || has("libtorch_python") {
+        } else if has("libtorch_cpu") {
             Some(Self::Framework)
+        } else if has("libtorch_python") {
+            Some(Self::Binding)
         } else {
             None
         }
@@ -57,7 +61,7 @@ impl Library {
 impl Library {
     /// Whether it is one of the GPU's.
     pub fn is_of_gpu(self) -> bool {
-        self != Self::Framework
+        matches!(self, Self::Runtime | Self::Driver)
     }
 }
 
@@ -78,6 +82,7 @@ impl Row {
         match self.library {
             Library::Framework if self.kind != Backward => UPDATES.to_owned(),
             Library::Framework => BACKWARD_PASSES.to_owned(),
+            Library::Binding => UPDATES.to_owned(),
             Library::Runtime | Library::Driver => format!("{GPU_CALLS}: {}", self.name),
         }
     }
@@ -97,7 +102,12 @@ impl Row {
         [
             self.size,
             self.times,
-            if self.of_gpu() { 0 } else { NO_ARG },
+            match self.kind {
+                Scope => SCOPE_NAME as u8,
+                Operator => OPERATOR_ARGUMENTS as u8,
+                _ if self.of_gpu() => 0,
+                _ => NO_ARG,
+            },
         ]
         .into_iter()
         .filter(|argument| *argument != NO_ARG)
@@ -126,7 +136,7 @@ const fn row(library: Library, name: &'static str, kind: CallKind, size: u8) -> 
 }
 
 use CallKind::{Allocate, Backward, Copy, CopyAsync, Free, Operator, Scope, Synchronise};
-use Library::{Driver, Framework, Runtime};
+use Library::{Binding, Driver, Framework, Runtime};
 
 /// Every function.
 pub const CATALOGUE: &[Row] = &[
@@ -241,32 +251,32 @@ pub const CATALOGUE: &[Row] = &[
         Framework,
         "_ZN5torch8autograd8profiler25record_function_enter_newERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8optionalIS7_E",
         Scope,
-        1,
+        NO_ARG,
     ),
     row(
         Framework,
         "_ZN5torch8autograd8profiler25record_function_enter_newERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKN3c108optionalIS7_EE",
         Scope,
-        1,
+        NO_ARG,
     ),
     row(
         Framework,
         "_ZN5torch8autograd8profiler25record_function_enter_newERKSsRKSt8optionalISsE",
         Scope,
-        1,
+        NO_ARG,
     ),
     row(
         Framework,
         "_ZN5torch8autograd8profiler25record_function_enter_newERKSsRKN3c108optionalISsEE",
         Scope,
-        1,
+        NO_ARG,
     ),
     // torch::jit::invokeOperatorFromPython(operations, args, kwargs, key), by which Python begins such stretches and calls custom operators.
     row(
-        Framework,
+        Binding,
         "_ZN5torch3jit24invokeOperatorFromPythonERKSt6vectorISt10shared_ptrINS0_8OperatorEESaIS4_EEN8pybind114argsERKNS9_6kwargsEN3c108optionalINSE_11DispatchKeyEEE",
         Operator,
-        2,
+        NO_ARG,
     ),
 ];
 
@@ -290,7 +300,7 @@ mod tests {
             ("libcuda", None),
             ("libtorch_cpu.so", Some(Framework)),
             ("libtorch_cpu.so.1.13", Some(Framework)),
-            ("libtorch_python.so.1.13", Some(Framework)),
+            ("libtorch_python.so.1.13", Some(Binding)),
             ("libtorch_cuda.so", None),
         ] {
             assert_eq!(Library::of(name), library, "{name}");

@@ -15,7 +15,7 @@ use trainprof_common::gpu::{Function, MAX_FUNCTIONS};
 
 use super::{
     Notice, Order, PROGRAMS,
-    catalogue::{BACKWARD_PASSES, CATALOGUE, GPU_CALLS, Library, Row},
+    catalogue::{BACKWARD_PASSES, CATALOGUE, GPU_CALLS, Library, Row, UPDATES},
     exports::{Site, sites},
     mapped::{self, Mapped},
 };
@@ -203,10 +203,10 @@ impl Server<'_> {
                     self.resolved.insert(mapped.identity.clone(), found);
                 }
                 Err(error) => {
-                    let what = if mapped.library.is_of_gpu() {
-                        format!("{GPU_CALLS}: {file}")
-                    } else {
-                        BACKWARD_PASSES.to_owned()
+                    let what = match mapped.library {
+                        Library::Runtime | Library::Driver => format!("{GPU_CALLS}: {file}"),
+                        Library::Framework => BACKWARD_PASSES.to_owned(),
+                        Library::Binding => UPDATES.to_owned(),
                     };
                     return self.tell(&what, &error.to_string());
                 }

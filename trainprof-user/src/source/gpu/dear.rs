@@ -87,8 +87,10 @@ fn worth(rate: &Rate, rates: &[Rate]) -> u8 {
         return 0;
     }
     match rate.kind {
-        // Only begins something; or is mostly something else than what it is watched for.
-        CallKind::CopyAsync | CallKind::Scope | CallKind::Operator => 1,
+        // Mostly something else than what it is watched for.
+        CallKind::Scope | CallKind::Operator => 0,
+        // Only begins something.
+        CallKind::CopyAsync => 1,
         // May be over at once, where there is nothing to wait for.
         CallKind::Copy | CallKind::Synchronise => 2,
         // Takes the driver long: who calls that often is held up by it.
@@ -109,6 +111,16 @@ mod tests {
             steps: false,
             calls,
         }
+    }
+
+    #[test]
+    fn stretches_with_names_go_before_anything_else() {
+        let rates = [
+            rate(CallKind::CopyAsync, false, 4_000.0),
+            rate(CallKind::Scope, false, 3_000.0),
+            rate(CallKind::Backward, false, 20.0),
+        ];
+        assert_eq!(let_go(&rates, 1), [1]);
     }
 
     #[test]

@@ -13,11 +13,11 @@ use procfs::{
     process::{Stat, StatFlags},
 };
 
-use super::{SECOND, pace::Pace};
+use super::{SECOND, own, pace::Pace};
 use crate::{
     record::{
         Record,
-        fact::{HostSample, NeighbourSample},
+        fact::{HostSample, NeighboursFact},
     },
     time::KtimeNs,
 };
@@ -28,20 +28,28 @@ const SPARE: f64 = 0.2;
 const USUAL: f64 = 0.2;
 /// CPU time of the host is counted in ticks: over less than this it tells nothing.
 const TELLS_NS: u64 = SECOND / 2;
-/// What one of them must take (CPUs) to be told, and how many are told at a time.
+/// What one of them must take (CPUs) to be told, and how many are told.
 const WORTH_TELLING: f64 = 0.05;
 const MOST_TOLD: usize = 8;
-/// Between two looks that are further apart than this the host may have had CPUs to spare for most of the time.
-const FURTHEST_NS: u64 = 30 * SECOND;
+/// Two looks lie at least and at most so far apart.
+const LEAST_APART_NS: u64 = SECOND * 9 / 10;
+const MOST_APART_NS: u64 = 3 * SECOND;
+/// Processes whose CPU time is kept: when there are more, those that had little go.
+const MOST_KEPT: usize = 4096;
 
-/// Looks for them when the host is crowded.
+/// Looks for them when the host is crowded: again and again, or, where a look is dear, twice and then not for long.
 pub(super) struct Neighbours {
     pace: Pace,
     /// The whole host, and CPU nanoseconds of the job, at the time before.
     before: Option<(HostSample, u64)>,
     crowded: bool,
-    seen: BTreeMap<u32, Ran>,
-    seen_at: KtimeNs,
+    /// The look before, the host having been crowded since.
+    seen: Option<(KtimeNs, BTreeMap<u32, Ran>)>,
+    /// It was one to compare the next one with.
+    first: bool,
+    /// CPU nanoseconds of each between looks, and how long these were apart, all of them.
+    sums: BTreeMap<u32, u64>,
+    looked_ns: u64,
     /// Threads of the kernel: they work for whoever asks them to.
     kernel: BTreeSet<u32>,
 }
@@ -59,8 +67,10 @@ impl Default for Neighbours {
             pace: Pace::sparing(SECOND),
             before: None,
             crowded: false,
-            seen: BTreeMap::new(),
-            seen_at: KtimeNs(0),
+            seen: None,
+            first: false,
+            sums: BTreeMap::new(),
+            looked_ns: 0,
             kernel: BTreeSet::new(),
         }
     }
@@ -73,41 +83,75 @@ impl Neighbours {
         if now.at.since(before.at) >= TELLS_NS {
             self.before = Some((*now, job_ns));
             self.crowded = is_crowded(&before, now, job_ns.saturating_sub(job_before));
+            if !self.crowded {
+                self.seen = None;
+            }
         }
     }
 
-    /// Tells who has used CPU time since the look before, if it is due. `job`: whether a process belongs to the job.
+    /// Looks, if it is due, and tells who has used most. `job`: whether a process belongs to the job.
     pub(super) fn poll(
         &mut self,
         at: KtimeNs,
         job: impl Fn(u32) -> bool,
         out: &mut Vec<Record>,
     ) -> Vec<u32> {
-        if !self.crowded || !self.pace.is_due(at) {
+        let apart = self.seen.as_ref().map(|(before, _)| at.since(*before));
+        let comparable = apart.filter(|apart| *apart <= MOST_APART_NS);
+        let second = self.first && comparable.is_some();
+        if !self.crowded || !second && !self.pace.is_due(at) {
             return Vec::new();
         }
-        let Self {
-            pace, seen, kernel, ..
-        } = self;
-        let now = pace.round(at, || look(|pid| kernel.contains(&pid)));
-        let mut now = now.unwrap_or_default();
-        kernel.extend(now.kernel);
+        if comparable.is_some_and(|apart| apart < LEAST_APART_NS) {
+            return Vec::new();
+        }
+        let begin = own::thread_cpu_ns();
+        let mut now = look(|pid| self.kernel.contains(&pid));
+        let cost = own::thread_cpu_ns().saturating_sub(begin);
+        self.kernel.extend(now.kernel);
         now.others.retain(|pid, _| !job(*pid));
-        let from = std::mem::replace(&mut self.seen_at, at);
-        let before = std::mem::replace(seen, now.others);
-        if at.since(from) > FURTHEST_NS {
+        let before = self.seen.replace((at, now.others));
+        self.first = comparable.is_none();
+        let (Some((_, before)), Some(apart)) = (before, comparable) else {
             return Vec::new();
-        }
-        let found = most(&before, &self.seen, at.since(from));
-        out.extend(found.iter().map(|(pid, cpu_ns)| {
-            Record::Neighbour(NeighbourSample {
-                from,
-                at,
-                pid: *pid,
-                cpu_ns: *cpu_ns,
-            })
+        };
+        self.pace.spent(at, cost);
+        self.add(&before, apart);
+        let most = self.most();
+        let pids = most.iter().map(|(pid, _)| *pid).collect();
+        out.push(Record::Neighbours(NeighboursFact {
+            at,
+            looked_ns: self.looked_ns,
+            most,
         }));
-        found.into_iter().map(|(pid, _)| pid).collect()
+        pids
+    }
+
+    /// Adds what each has used since the look before.
+    fn add(&mut self, before: &BTreeMap<u32, Ran>, apart_ns: u64) {
+        self.looked_ns += apart_ns;
+        let now = self.seen.iter().flat_map(|(_, now)| now);
+        for (pid, used) in now.filter_map(|now| used(before, now)) {
+            *self.sums.entry(pid).or_default() += used;
+        }
+        if self.sums.len() > MOST_KEPT {
+            let little = self.worth_telling();
+            self.sums.retain(|_, ns| *ns as f64 >= little);
+        }
+    }
+
+    fn worth_telling(&self) -> f64 {
+        WORTH_TELLING * self.looked_ns as f64
+    }
+
+    /// Those that used most, with how much.
+    fn most(&self) -> Vec<(u32, u64)> {
+        let least = self.worth_telling();
+        let sums = self.sums.iter().map(|(pid, ns)| (*pid, *ns));
+        let mut out: Vec<(u32, u64)> = sums.filter(|(_, ns)| *ns as f64 >= least).collect();
+        out.sort_by_key(|(pid, ns)| (std::cmp::Reverse(*ns), *pid));
+        out.truncate(MOST_TOLD);
+        out
     }
 
     pub(super) fn now(&mut self) {
@@ -131,7 +175,7 @@ struct Looked {
     kernel: Vec<u32>,
 }
 
-/// Reads /proc/PID/stat (proc_pid_stat(5)) of all but those that are known to be the kernel's, and but us.
+/// Reads /proc/PID/stat (proc_pid_stat(5)) of all but those that are known to be the kernel's, and but us and our helpers.
 fn look(is_kernel: impl Fn(u32) -> bool) -> Looked {
     let tick_ns = SECOND / procfs::ticks_per_second().max(1);
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -147,6 +191,9 @@ fn look(is_kernel: impl Fn(u32) -> bool) -> Looked {
             out.kernel.push(pid);
             continue;
         }
+        if u32::try_from(stat.ppid) == Ok(own) {
+            continue;
+        }
         let ran = Ran {
             began: stat.starttime,
             cpu_ns: stat
@@ -159,17 +206,11 @@ fn look(is_kernel: impl Fn(u32) -> bool) -> Looked {
     out
 }
 
-/// Those that used most CPU time between two looks so many nanoseconds apart, with that time.
-fn most(before: &BTreeMap<u32, Ran>, now: &BTreeMap<u32, Ran>, passed_ns: u64) -> Vec<(u32, u64)> {
-    let used = |(pid, ran): (&u32, &Ran)| {
-        let earlier = before.get(pid).filter(|before| before.began == ran.began);
-        let used = ran.cpu_ns.saturating_sub(earlier?.cpu_ns);
-        (used as f64 >= WORTH_TELLING * passed_ns as f64).then_some((*pid, used))
-    };
-    let mut found: Vec<(u32, u64)> = now.iter().filter_map(used).collect();
-    found.sort_by_key(|(pid, ns)| (std::cmp::Reverse(*ns), *pid));
-    found.truncate(MOST_TOLD);
-    found
+/// CPU nanoseconds that a process has used since the look before; `None` where it was not there then, or used none.
+fn used(before: &BTreeMap<u32, Ran>, (pid, now): (&u32, &Ran)) -> Option<(u32, u64)> {
+    let earlier = before.get(pid).filter(|before| before.began == now.began)?;
+    let used = now.cpu_ns.saturating_sub(earlier.cpu_ns);
+    (used > 0).then_some((*pid, used))
 }
 
 #[cfg(test)]
@@ -205,67 +246,99 @@ mod tests {
         }
     }
 
-    #[test]
-    fn those_are_told_that_used_much_since_the_look_before() {
-        let ran = |began: u64, ms: u64| Ran {
+    fn ran(began: u64, ms: u64) -> Ran {
+        Ran {
             began,
             cpu_ns: ms * MS,
-        };
-        let before = BTreeMap::from([
-            (1, ran(1, 90_000)),
-            (2, ran(2, 10)),
-            (3, ran(3, 10)),
-            (4, ran(4, 10)),
-        ]);
-        let now = BTreeMap::from([
-            (1, ran(1, 90_010)),
-            (2, ran(2, 510)),
-            (3, ran(3, 910)),
-            // Another process of the same number, and one that was not there.
-            (4, ran(9, 800)),
-            (5, ran(9, 800)),
-        ]);
-        assert_eq!(
-            most(&before, &now, 1_000 * MS),
-            [(3, 900 * MS), (2, 500 * MS)]
-        );
+        }
     }
 
     #[test]
-    fn a_process_that_spins_is_told_with_the_time_that_it_spun() {
-        let mut child = std::process::Command::new("sh")
-            .args(["-c", "while :; do :; done"])
-            .spawn()
-            .expect("a shell");
+    fn those_are_told_that_used_most_of_all_time_that_was_looked_at() {
+        let mut neighbours = Neighbours::default();
+        let mut look = |ran: &[(u32, Ran)]| {
+            let now = ran.iter().copied().collect();
+            let before = neighbours.seen.replace((KtimeNs(0), now));
+            if let Some((_, before)) = before {
+                neighbours.add(&before, SECOND);
+            }
+            neighbours.most()
+        };
+        look(&[(1, ran(1, 90_000)), (2, ran(2, 10)), (4, ran(4, 10))]);
+        let second = [
+            (1, ran(1, 90_010)),
+            (2, ran(2, 810)),
+            // Another process of the same number, and one that was not there.
+            (4, ran(9, 800)),
+            (5, ran(9, 0)),
+        ];
+        assert_eq!(look(&second), [(2, 800 * MS)]);
+        // Nobody for a while; then another one, for a moment.
+        for _ in 0..7 {
+            look(&second);
+        }
+        assert_eq!(look(&second), [(2, 800 * MS)]);
+        let last = look(&[(2, ran(2, 810)), (5, ran(9, 900))]);
+        assert_eq!(last, [(5, 900 * MS), (2, 800 * MS)]);
+        assert_eq!(neighbours.looked_ns, 10 * SECOND);
+    }
+
+    #[test]
+    fn as_many_as_are_told_are_those_that_had_most_in_all() {
+        let mut neighbours = Neighbours::default();
+        // Twelve that take turns, a second each, and one that has a fifth of a CPU all the time.
+        for second in 0..=24_u64 {
+            let turns =
+                (0..12).map(|pid| (pid, ran(1, 1_000 * (second + 11 - u64::from(pid)) / 12)));
+            let now = turns.chain([(99, ran(1, 200 * second))]).collect();
+            let before = neighbours.seen.replace((KtimeNs(0), now));
+            if let Some((_, before)) = before {
+                neighbours.add(&before, SECOND);
+            }
+        }
+        let most = neighbours.most();
+        assert_eq!(most.len(), MOST_TOLD);
+        assert_eq!(most[0], (99, 24 * 200 * MS));
+    }
+
+    /// Looks at a crowded host at these times (s), each look costing nothing, or so much that long rests follow.
+    fn looks(at_s: &[u64], dear: bool) -> Vec<bool> {
         let mut neighbours = Neighbours {
             crowded: true,
             ..Neighbours::default()
         };
         let mut out = Vec::new();
-        let first = KtimeNs(100 * SECOND);
-        assert!(neighbours.poll(first, |_| false, &mut out).is_empty());
-        assert!(out.is_empty());
-        let spun = || look(|_| false).others[&child.id()].cpu_ns;
-        let begin = spun();
-        while spun() < begin + 200 * MS {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        neighbours.now();
-        let found = neighbours.poll(KtimeNs(first.0 + SECOND), |_| false, &mut out);
-        assert!(found.contains(&child.id()));
-        let told = out.iter().find_map(|record| match record {
-            Record::Neighbour(sample) if sample.pid == child.id() => Some(sample.cpu_ns),
-            _ => None,
-        });
-        assert!(told >= Some(200 * MS), "{told:?}");
-        // What belongs to the job is not its neighbour.
-        let own = child.id();
-        neighbours.now();
-        neighbours.poll(KtimeNs(first.0 + 2 * SECOND), |pid| pid == own, &mut out);
-        neighbours.now();
-        let found = neighbours.poll(KtimeNs(first.0 + 3 * SECOND), |pid| pid == own, &mut out);
-        assert!(!found.contains(&own));
+        let looked = |at: &u64| {
+            let at = KtimeNs((100 + at) * SECOND);
+            let before = out.len();
+            neighbours.poll(at, |_| false, &mut out);
+            if dear && out.len() > before {
+                neighbours.pace.spent(at, 50 * MS);
+            }
+            out.len() > before
+        };
+        at_s.iter().map(looked).collect()
+    }
+
+    #[test]
+    fn where_a_look_is_dear_two_are_close_together_and_then_there_is_none_for_long() {
+        let told = looks(&[0, 1, 2, 3, 10, 51, 52, 53], true);
+        assert_eq!(told, [false, true, false, false, false, false, true, false]);
+        assert_eq!(looks(&[0, 1, 2, 3], false)[..2], [false, true]);
+    }
+
+    #[test]
+    fn we_and_our_helpers_are_no_neighbours() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "sleep 60"])
+            .spawn()
+            .expect("a shell");
+        // Our own children are helpers.
+        let others = look(|_| false).others;
+        assert!(!others.contains_key(&child.id()));
+        assert!(!others.contains_key(&std::process::id()));
         child.kill().expect("a running child");
         child.wait().expect("its end");
+        assert!(!others.is_empty());
     }
 }

@@ -56,7 +56,7 @@ impl Pace {
         Some(done)
     }
 
-    fn spent(&mut self, now: KtimeNs, cost_ns: u64) {
+    pub(super) fn spent(&mut self, now: KtimeNs, cost_ns: u64) {
         let rest = cost_ns
             .saturating_mul(self.rest_per_cost)
             .max(self.period_ns);
