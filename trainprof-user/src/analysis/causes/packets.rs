@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     analysis::{cpus::kernel_threads, facts::Facts},
+    record::fact::SocketFact,
     session::Session,
 };
 
@@ -29,9 +30,10 @@ pub fn own_packets(facts: &Facts) -> BTreeSet<u32> {
         })
         .map(|(tid, _)| *tid)
         .collect();
-    // Sockets of other families have no packets.
-    let mut sockets = session.host.sockets.values();
-    if found.is_empty() || !sockets.any(|socket| FAMILIES.contains(&socket.family.as_str())) {
+    // Sockets of other families have no packets. Those that are polled are not known.
+    let sockets = &session.host.sockets;
+    let has_packets = |socket: &SocketFact| FAMILIES.contains(&socket.family.as_str());
+    if found.is_empty() || !sockets.is_empty() && !sockets.values().any(has_packets) {
         return BTreeSet::new();
     }
     let items = facts.waiting_threads().flat_map(|(_, items)| items);
