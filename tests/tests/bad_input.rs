@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use trainprof_tests::bpf;
-use trainprof_tests::env::{has_tool, root_test, skip};
+use trainprof_tests::env::{self, has_tool, root_test, skip};
 use trainprof_tests::product::{Watch, finish, trainprof};
 use trainprof_tests::workload::{folder, os, program};
 use trainprof_tests::{Data, Workload};
@@ -305,4 +305,81 @@ fn an_output_that_cannot_be_written() {
     assert!(matches!(job.try_wait(), Ok(None)), "the job goes on");
     let _ = job.kill();
     let _ = job.wait();
+}
+
+#[test]
+fn standard_error_that_cannot_be_written() {
+    let name = "standard_error_that_cannot_be_written";
+    let Some(_turn) = root_test(name) else { return };
+    let full = || fs::File::create("/dev/full").expect("/dev/full");
+    let gone = || {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        writer
+    };
+    let run = |args: &[&str], stderr: std::process::Stdio| {
+        Command::new(env::trainprof())
+            .args(args)
+            .stderr(stderr)
+            .output()
+            .expect("run trainprof")
+    };
+    // The command runs, its status is passed on, and the report is printed.
+    for stderr in [full().into(), gone().into()] {
+        let ended = run(&["run", "--", "sh", "-c", "sleep 0.3; exit 7"], stderr);
+        assert_eq!(ended.status.code(), Some(7));
+        assert!(String::from_utf8_lossy(&ended.stdout).contains("watched"));
+    }
+    let pid = std::process::id().to_string();
+    let ended = run(&["attach", &pid, "-d", "300ms"], full().into());
+    assert_eq!(ended.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&ended.stdout).contains("watched"));
+    let ended = run(&["report", "/no/such"], full().into());
+    assert_eq!(ended.status.code(), Some(2));
+}
+
+#[test]
+fn a_report_in_place_of_something_else() {
+    let name = "a_report_in_place_of_something_else";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    let folder = data.folder("reports");
+    let pid = std::process::id().to_string();
+    let attach = |options: &[OsString]| {
+        let mut args = os(&[&"attach", &pid, &"-d", &"300ms"]);
+        args.extend_from_slice(options);
+        trainprof(args)
+    };
+    // The recording and the report in one file, which need not exist.
+    let one = folder.join("one");
+    let again = folder.join(".").join("one");
+    for before in [None, Some("kept")] {
+        if let Some(text) = before {
+            fs::write(&one, text).expect("write");
+        }
+        attach(&os(&[&"-o", &one, &"--json", &again])).expect_failure(2, &["both"]);
+        assert_eq!(fs::read_to_string(&one).ok().as_deref(), before);
+    }
+    // What a link names is not replaced.
+    let target = folder.join("target");
+    fs::write(&target, "kept").expect("write");
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o644)).expect("permissions");
+    let link = folder.join("link");
+    std::os::unix::fs::symlink(&target, &link).expect("a link");
+    attach(&os(&[&"--json", &link])).expect_failure(2, &["symbolic link"]);
+    assert_eq!(fs::read_to_string(&target).expect("read"), "kept");
+    let mode = fs::metadata(&target).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+    // Names of what others opened are links, too.
+    let ended = attach(&os(&[&"-q", &"--json", &"/dev/stdout"]));
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    assert!(ended.stdout.starts_with('{'), "{}", ended.stdout);
+}
+
+#[test]
+fn a_watch_longer_than_any_clock() {
+    let name = "a_watch_longer_than_any_clock";
+    let Some(_turn) = root_test(name) else { return };
+    let ended = trainprof(["run", "-d", "1e19", "--", "sleep", "0.3"]);
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
 }

@@ -28,8 +28,6 @@ fn each_call_of_a_family_is_counted() {
         ("unlink", false),
     ] {
         assert!(u64_at(&truth[family], "/count") >= 17, "{family}: {truth}");
-        // Bytes of listings are not told.
-        let bytes = bytes && family != "getdents";
         checks.operation(report, family, &truth[family], bytes);
     }
     checks.done();

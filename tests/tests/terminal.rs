@@ -1,9 +1,12 @@
 //! What is for the eye: on standard error while a watch goes on, when that is a terminal; and lines that fit it.
 
 use std::{
-    fs::File,
-    io::Read,
-    os::fd::{FromRawFd, OwnedFd},
+    fs::{self, File},
+    io::{Read, Write},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -150,6 +153,77 @@ fn the_report_fits_the_terminal() {
         let longest = text.lines().map(|line| line.chars().count()).max();
         checks.that(longest.is_some_and(|n| n <= most && n + 12 > most), || {
             format!("{columns} columns: a line of {longest:?} in {text}")
+        });
+    }
+    checks.done();
+}
+
+/// Counts Ctrl-C until it is told that this is enough.
+const COUNTS: &str = r#"
+n=0
+trap 'n=$((n+1))' INT
+trap 'echo $n > "$0/got"; exit 0' USR1
+: > "$0/ready"
+while :; do sleep 0.05; done
+"#;
+
+#[test]
+fn a_command_gets_each_signal_once() {
+    let name = "a_command_gets_each_signal_once";
+    let Some(_turn) = root_test(name) else { return };
+    let mut checks = Checks::new();
+    // From the terminal, which tells the command itself, and from another process, which does not: whatever standard input is.
+    for (by_terminal, input_is_terminal) in
+        [(true, true), (true, false), (false, true), (false, false)]
+    {
+        let data = Data::new();
+        let folder = data.folder("told");
+        let (mut keys, written) = terminal(COLUMNS);
+        let input = match input_is_terminal {
+            true => Stdio::from(written.try_clone().expect("another descriptor")),
+            false => Stdio::null(),
+        };
+        let end = written.as_raw_fd();
+        let mut command = Command::new(trainprof());
+        command
+            .args(["run", "-q", "--", "sh", "-c", COUNTS])
+            .arg(&folder)
+            .stdin(input)
+            .stdout(Stdio::null())
+            .stderr(written.try_clone().expect("another descriptor"));
+        // SAFETY: system calls only: the child leads a session of its own, whose terminal is ours.
+        unsafe {
+            command.pre_exec(move || {
+                libc::setsid();
+                match libc::ioctl(end, libc::TIOCSCTTY, 0) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            })
+        };
+        let mut run = command.spawn().expect("start trainprof");
+        let pid = i32::try_from(run.id()).expect("a pid");
+        let until = Instant::now() + Duration::from_secs(120);
+        while !folder.join("ready").exists() {
+            assert!(Instant::now() < until, "the command does not run");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        if by_terminal {
+            keys.write_all(b"\x03").expect("press Ctrl-C");
+        } else {
+            // SAFETY: a process of our own.
+            unsafe { libc::kill(pid, libc::SIGINT) };
+        }
+        std::thread::sleep(Duration::from_millis(1_000));
+        // SAFETY: as above.
+        unsafe { libc::kill(pid, libc::SIGUSR1) };
+        let status = run.wait().expect("an end");
+        let got = fs::read_to_string(folder.join("got")).unwrap_or_default();
+        checks.that(got.trim() == "1" && status.success(), || {
+            format!(
+                "by the terminal: {by_terminal}, standard input is it: {input_is_terminal}: got {got:?}, {status}"
+            )
         });
     }
     checks.done();

@@ -28,6 +28,7 @@ const CLOSE: u8 = Op::Close.number();
 const OPEN: u8 = Op::Open.number();
 const READ: u8 = Op::Read.number();
 const WRITE: u8 = Op::Write.number();
+const GETDENTS: u8 = Op::Getdents.number();
 const COPY: u8 = Op::Copy.number();
 const COPY_OUT: u8 = Op::CopyOut.number();
 const BRK: u8 = Op::Brk.number();
@@ -341,7 +342,9 @@ unsafe fn finish(
             if !done.failed {
                 done.bytes = syscall_arg(regs, info.len);
             }
-        } else if !done.failed && (info.op == READ || info.op == WRITE || info.op == COPY) {
+        } else if !done.failed
+            && (info.op == READ || info.op == WRITE || info.op == COPY || info.op == GETDENTS)
+        {
             done.bytes = result as u64;
         }
         if info.fd != NO_ARG

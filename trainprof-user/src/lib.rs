@@ -5,6 +5,9 @@
 //!
 //! `docs/ARCHITECTURE.md` in the repository tells how it works and why; `docs/JSON.md` describes the report.
 
+// They panic where nothing can be written: `cmd::say` and `cmd::output::print` do not.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
+
 pub mod analysis;
 mod arch;
 pub mod cmd;

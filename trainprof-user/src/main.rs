@@ -16,11 +16,13 @@ fn main() -> ExitCode {
         )
         .with_writer(std::io::stderr)
         .with_target(false)
+        // It would say so on standard error, and panic where that cannot be written.
+        .log_internal_errors(false)
         .init();
     match cmd::main(Cli::parse()) {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
-            eprintln!("trainprof: {}", failure.message);
+            cmd::say(&failure.message);
             ExitCode::from(failure.status)
         }
     }

@@ -12,7 +12,10 @@ mod run;
 mod stop;
 mod watch;
 
-use std::fmt;
+use std::{
+    fmt,
+    io::{self, Write as _},
+};
 
 use cli::{Cli, Command};
 
@@ -40,6 +43,12 @@ impl Failure {
             message: message.to_string(),
         }
     }
+}
+
+/// Says something on standard error. Where that cannot be written (its disk is full, its reader is gone) it goes unsaid: a watch, its
+/// report and the status of a command do not hang on it.
+pub fn say(message: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "trainprof: {message}");
 }
 
 /// Runs a command line; gives the exit status.

@@ -1,16 +1,16 @@
 //! Where records and reports go: the session, the recording, the JSON file, standard output.
 
 use std::{
-    fs::{File, OpenOptions, Permissions},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, IsTerminal, Seek, Write},
     ops::RangeInclusive,
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
 use terminal_size::terminal_size_of;
 
-use super::{Failure, cli::WatchArgs, progress::Progress};
+use super::{Failure, cli::WatchArgs, progress::Progress, say};
 use crate::{
     invoker,
     record::{Record, WriteError, Writer},
@@ -36,6 +36,9 @@ pub struct Output {
     fail_on: Vec<String>,
 }
 
+/// Where names stand for what others opened (`/dev/stdout`, a shell's `/dev/fd/63`): links are followed there, and modes left alone.
+const NOT_OURS: [&str; 2] = ["/dev", "/proc"];
+
 enum JsonTarget {
     Standard,
     File { file: File, path: PathBuf },
@@ -44,6 +47,14 @@ enum JsonTarget {
 impl Output {
     /// Opens the files that were asked for.
     pub fn open(args: &WatchArgs) -> Result<Self, Failure> {
+        if let (Some(recording), Some(json)) = (&args.output, &args.json)
+            && are_one_file(recording, json)
+        {
+            return Err(Failure::input(format!(
+                "the recording and the report would both be {}: one would take the other's place. Choose another file with --json",
+                json.display()
+            )));
+        }
         let recording = args
             .output
             .as_deref()
@@ -71,12 +82,12 @@ impl Output {
                     Ok(()) => {}
                     // The writer goes on after a record that it cannot store.
                     Err(error @ WriteError::Record { .. }) => {
-                        eprintln!("trainprof: the recording lacks a record: {error}");
+                        say(format_args!("the recording lacks a record: {error}"));
                     }
                     Err(error) => {
-                        eprintln!(
-                            "trainprof: the recording ends here: {error}. The watch goes on."
-                        );
+                        say(format_args!(
+                            "the recording ends here: {error}. The watch goes on."
+                        ));
                     }
                 }
             }
@@ -94,7 +105,9 @@ impl Output {
                 false => writer.flush_block(),
             }
         {
-            eprintln!("trainprof: the recording ends here: {error}. The watch goes on.");
+            say(format_args!(
+                "the recording ends here: {error}. The watch goes on."
+            ));
         }
     }
 
@@ -145,7 +158,7 @@ impl Output {
 pub fn judge(report: &Report, fail_on: &[String]) -> u8 {
     let fired = gate::fired(report, fail_on);
     for (kind, summary) in &fired {
-        eprintln!("trainprof: found {kind}: {summary}");
+        say(format_args!("found {kind}: {summary}"));
     }
     u8::from(!fired.is_empty())
 }
@@ -172,20 +185,29 @@ fn open_json(path: &Path) -> Result<JsonTarget, Failure> {
         return Ok(JsonTarget::Standard);
     }
     // What is there stays until the report is ready: hence no truncation yet.
+    let is_own = !NOT_OURS.iter().any(|folder| path.starts_with(folder));
     let open = || -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).truncate(false).mode(0o600);
+        if is_own {
+            options.custom_flags(libc::O_NOFOLLOW);
+        }
         if let Ok(new) = options.clone().create_new(true).open(path) {
             // A file system may know no owners.
             let _ = invoker::give(&new, path);
         }
         let file = options.create(true).open(path)?;
-        if file.metadata()?.is_file() {
+        if is_own && file.metadata()?.is_file() {
             file.set_permissions(Permissions::from_mode(0o600))?;
         }
         Ok(file)
     };
     let file = open().map_err(|error| {
+        let error = match error.raw_os_error() {
+            // What open(2) says of a link that is not to be followed.
+            Some(libc::ELOOP) => "it is a symbolic link".to_owned(),
+            _ => error.to_string(),
+        };
         Failure::input(format!(
             "cannot write the report to {}: {error}. Choose another file with --json",
             path.display()
@@ -195,6 +217,22 @@ fn open_json(path: &Path) -> Result<JsonTarget, Failure> {
         file,
         path: path.to_owned(),
     })
+}
+
+/// Whether two names are of one file, which need not exist.
+fn are_one_file(one: &Path, other: &Path) -> bool {
+    if let (Ok(one), Ok(other)) = (fs::metadata(one), fs::metadata(other)) {
+        return one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino());
+    }
+    let whole = |path: &Path| {
+        let folder = match path.parent()? {
+            folder if folder.as_os_str().is_empty() => Path::new("."),
+            folder => folder,
+        };
+        Some(folder.canonicalize().ok()?.join(path.file_name()?))
+    };
+    let (one, other) = (whole(one), whole(other));
+    one.is_some() && one == other
 }
 
 fn replace(file: &mut File, bytes: &[u8]) -> io::Result<()> {

@@ -4,6 +4,7 @@ use super::{
     Failure,
     cli::{Format, ReportArgs},
     output::{columns, judge, print},
+    say,
 };
 use crate::{
     record::{Reader, Record},
@@ -19,7 +20,7 @@ pub fn report(args: &ReportArgs) -> Result<u8, Failure> {
         session.apply(&record);
     }
     if let Some(note) = reader.completeness().note() {
-        eprintln!("trainprof: {}: {note}", args.recording.display());
+        say(format_args!("{}: {note}", args.recording.display()));
         session.missing.push(("recording".to_owned(), note));
     }
     let report = report::report(&session, Shown { top: args.top });

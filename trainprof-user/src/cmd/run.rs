@@ -8,6 +8,7 @@ use super::{
     cli::RunArgs,
     launch::{self, Launched},
     output::Output,
+    say,
     stop::Signals,
     watch::{self, Job},
 };
@@ -35,14 +36,14 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         drop(begun);
         let mut found = 0;
         if let Some(error) = child.exec_error() {
-            eprintln!(
-                "trainprof: cannot run {}: {error}",
+            say(format_args!(
+                "cannot run {}: {error}",
                 args.command[0].display()
-            );
+            ));
         } else {
             match output.finish() {
                 Ok(status) => found = status,
-                Err(failure) => eprintln!("trainprof: {}", failure.message),
+                Err(failure) => say(&failure.message),
             }
         }
         // A time that was asked for ends the watch, not the command.
@@ -55,7 +56,7 @@ pub fn run(args: &RunArgs) -> Result<u8, Failure> {
         // It never began: that is our failure, not the command's.
         Launched::Never => Err(failure),
         Launched::Ended(status) => {
-            eprintln!("trainprof: {}", failure.message);
+            say(&failure.message);
             Ok(status)
         }
     })

@@ -1,6 +1,10 @@
 //! Signals: Ctrl-C ends a watch, never a job; a launcher passes them on to its command.
 
-use std::{future::poll_fn, task::Poll};
+use std::{
+    future::poll_fn,
+    sync::atomic::{AtomicU32, Ordering},
+    task::Poll,
+};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -47,6 +51,7 @@ impl Signals {
     /// For a command of our own.
     pub fn for_launcher() -> Result<Self, Failure> {
         let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
+        note_senders()?;
         Self::listen(
             ENDING
                 .into_iter()
@@ -84,10 +89,42 @@ impl Signals {
     }
 }
 
-/// Whether the terminal itself sends this signal to everybody in our process group, so that a child of ours
-/// has it already (termios(3), tcgetpgrp(3)).
-pub fn terminal_tells_all(signal: i32) -> bool {
-    let from_terminal = matches!(signal, libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH);
+/// Signals that a terminal sends to everybody in the process group in its foreground (termios(3), ioctl_tty(2)).
+const OF_TERMINALS: [i32; 3] = [libc::SIGINT, libc::SIGQUIT, libc::SIGWINCH];
+
+/// Who sent those since they were last looked at, a bit for each signal: a terminal (the kernel: `SI_KERNEL`), and processes.
+static BY_TERMINAL: AtomicU32 = AtomicU32::new(0);
+static BY_PROCESSES: AtomicU32 = AtomicU32::new(0);
+
+/// Keeps who sends what terminals send, too. To be called before anybody listens: handlers are called in the order in which they came.
+fn note_senders() -> Result<(), Failure> {
+    for signal in OF_TERMINALS {
+        let note = move |info: &libc::siginfo_t| {
+            let who = match info.si_code {
+                libc::SI_KERNEL => &BY_TERMINAL,
+                _ => &BY_PROCESSES,
+            };
+            who.fetch_or(1 << signal, Ordering::SeqCst);
+        };
+        // SAFETY: it only sets a bit, which a signal handler may do (signal-safety(7)).
+        unsafe { signal_hook_registry::register_sigaction(signal, note) }
+            .map_err(|error| Failure::host(format!("cannot listen for signals: {error}")))?;
+    }
+    Ok(())
+}
+
+/// Whether a signal that has come to us came to this child as well: from the terminal, which tells all of our process group. To be asked
+/// once for each that comes.
+pub fn has_come_to(signal: i32, child: u32) -> bool {
+    if !OF_TERMINALS.contains(&signal) {
+        return false;
+    }
+    let bit = 1 << signal;
+    let by_process = BY_PROCESSES.fetch_and(!bit, Ordering::SeqCst) & bit != 0;
+    let by_terminal = BY_TERMINAL.fetch_and(!bit, Ordering::SeqCst) & bit != 0;
     // SAFETY: both calls only ask.
-    from_terminal && unsafe { libc::tcgetpgrp(libc::STDIN_FILENO) == libc::getpgrp() }
+    let is_of_our_group = unsafe { libc::getpgid(child.cast_signed()) == libc::getpgrp() };
+    // Of neither: it was seen with the one before it.
+    let is_seen = !by_process && !by_terminal;
+    is_seen || (by_terminal && !by_process && is_of_our_group)
 }

@@ -13,7 +13,8 @@ use super::{
     cli::WatchArgs,
     launch::Child,
     output::Output,
-    stop::{Event, Signals, terminal_tells_all},
+    say,
+    stop::{self, Event, Signals},
 };
 use crate::{
     gpu,
@@ -85,9 +86,9 @@ pub struct Begun {
 pub fn begin(pids: &[u32], signals: bool, args: &WatchArgs) -> Result<Begun, Failure> {
     let gpu = &args.gpu;
     if args.alloc == Mode::Full {
-        eprintln!(
-            "trainprof: --alloc full has probes on every call of the allocator: a job that allocates much runs several times \
-             slower meanwhile"
+        say(
+            "--alloc full has probes on every call of the allocator: a job that allocates much runs several times slower \
+             meanwhile",
         );
     }
     // Before any probe exists, so that this process never holds one.
@@ -114,11 +115,11 @@ pub fn begin(pids: &[u32], signals: bool, args: &WatchArgs) -> Result<Begun, Fai
     })
     .map_err(Failure::host)?;
     let asked: Vec<String> = pids.iter().map(u32::to_string).collect();
-    eprintln!(
-        "trainprof: watching {} ({} processes)",
+    say(format_args!(
+        "watching {} ({} processes)",
         asked.join(" "),
         live.processes()
-    );
+    ));
     Ok(Begun { live })
 }
 
@@ -151,7 +152,8 @@ pub async fn until_done(
                 .map_err(io::Error::from)
         })
         .map_err(|error: io::Error| Failure::host(format!("cannot wait for events: {error}")))?;
-    let end = duration.map(|duration| Instant::now() + duration);
+    // An end that no clock can tell is none.
+    let end = duration.and_then(|duration| Instant::now().checked_add(duration));
     let mut drain_at = Instant::now() + FIRST_DRAIN;
     let mut looks = interval_at(Instant::now(), LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -200,7 +202,7 @@ pub async fn until_done(
             }
             event = signals.next() => match (event, &mut job) {
                 (Event::Signal(signal), Job::Ours(child)) => {
-                    if !terminal_tells_all(signal) {
+                    if !stop::has_come_to(signal, child.pid()) {
                         child.signal(signal);
                     }
                 }
@@ -272,7 +274,7 @@ pub async fn wait_for(child: &mut Child, signals: &mut Signals) -> u8 {
             return status;
         }
         if let Event::Signal(signal) = signals.next().await
-            && !terminal_tells_all(signal)
+            && !stop::has_come_to(signal, child.pid())
         {
             child.signal(signal);
         }
