@@ -1,6 +1,6 @@
 """A small network with forward, backward and optimiser: the model bounds the step, the loader is ahead.
 
-With `accumulate` the optimiser runs every few turns; with `evaluate` an evaluation follows each epoch.
+With `accumulate` a turn has so many batches, after the last of which the optimiser runs; with `evaluate` an evaluation follows each epoch.
 """
 
 import torch
@@ -26,6 +26,7 @@ class Net:
         self.optimiser = torch.optim.SGD(self.layers.parameters(), lr=1e-3)
         self.more = work.Torch(job.compute_ms)
         self.accumulate, self.seen = job.accumulate, 0
+        self.begun = None
 
     def train(self, batch):
         self.layers(batch[0]).square().mean().backward()
@@ -34,6 +35,14 @@ class Net:
         if self.seen % self.accumulate == 0:
             self.optimiser.step()
             self.optimiser.zero_grad()
+
+    def turn(self, since, until):
+        """Turns are the optimiser's. An evaluation between two batches of one, or before its first one, is part of it."""
+        if self.accumulate == 1:
+            loop.log_turn(since, until)
+        elif self.seen % self.accumulate == 0:
+            loop.log_turn(self.begun or since, until)
+            self.begun = until
 
     def evaluate(self, batch):
         with torch.no_grad():
@@ -53,7 +62,7 @@ def main():
             net.evaluate(batch)
     end = None
     while True:
-        end = loop.turns(job, batches, net.train, end)
+        end = loop.turns(job, batches, net.train, end, net.turn)
         if job.evaluate:
             for batch in held_out:
                 used, got = log.used(), log.now()

@@ -4,7 +4,7 @@ use std::fs;
 
 use trainprof_tests::env::{has_tool, root_test, skip};
 use trainprof_tests::product::{ENOUGH, public_copy};
-use trainprof_tests::report::u64_at;
+use trainprof_tests::report::{Report, u64_at};
 use trainprof_tests::workload::{children, os};
 use trainprof_tests::{Checks, Data, Watch, Workload};
 
@@ -58,7 +58,34 @@ fn capabilities_are_enough_to_watch_roots_job() {
     ] {
         checks.exact(what, u64_at(total, key), report.u64(found));
     }
+    checks.that(!tells_of_other_users(&report), || {
+        "all can be read, and the report says that it cannot".into()
+    });
     checks.done();
+}
+
+fn tells_of_other_users(report: &Report) -> bool {
+    let missing = report.at("/coverage/missing").to_string();
+    missing.contains("another user's") && missing.contains("CAP_SYS_PTRACE")
+}
+
+#[test]
+fn what_cannot_be_read_of_another_user_is_told() {
+    let name = "what_cannot_be_read_of_another_user_is_told";
+    let Some(_turn) = root_test(name) else { return };
+    if !has_tool("setpriv") {
+        return skip(name, "needs setpriv (util-linux)");
+    }
+    let (_folder, binary) = public_copy();
+    let data = Data::new();
+    let source = data.files("source", 5, "jpg", |_| 1_000);
+    let mut workload = Workload::start("files", os(&[&source]));
+    let watch = Watch::attach_as_nobody(workload.pid(), &["bpf", "perfmon"], &binary);
+    workload.go();
+    workload.wait_done();
+    let ended = watch.stop();
+    workload.finish();
+    assert!(tells_of_other_users(&ended.report()), "{}", ended.stdout);
 }
 
 #[test]

@@ -38,10 +38,16 @@ def loader(items, batch, workers, **more):
     return DataLoader(items, batch_size=batch, num_workers=workers, **more)
 
 
-def turns(job, batches, step, end=None):
+def log_turn(since, until):
+    """Each batch is a turn."""
+    log.put("turn", since, until)
+
+
+def turns(job, batches, step, end=None, turn=log_turn):
     """One epoch. Turns follow each other without a gap, so starting an epoch belongs to its first turn.
 
     end: when the turn before this epoch ended. Gives back when the last turn ended, or None without a turn.
+    turn: told of each batch, since the end of the one before it.
     """
     end = end or log.now()
     used_before = log.used()
@@ -51,7 +57,7 @@ def turns(job, batches, step, end=None):
         done, used_done = log.now(), log.used()
         log.put("wait", end, got, used_got - used_before, tag=int(batch[1][-1]))
         log.put("compute", got, done, used_done - used_got)
-        log.put("turn", end, done)
+        turn(end, done)
         job.turn_done()
         end, used_before = done, used_done
     return end

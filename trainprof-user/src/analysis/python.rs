@@ -15,11 +15,14 @@ use self::marks::{Doing, Mark, is_wrapper, mark, package, sources, tell};
 use super::{
     facts::{Facts, is_on_purpose},
     spans::{overlap, union},
+    timeline::Item,
 };
-use crate::record::fact::PyFunctionFact;
+use crate::{record::fact::PyFunctionFact, session::kind::WaitKind};
 
 /// Samples on a CPU that say something.
 const MIN_SAMPLES: usize = 40;
+/// So long (ns) before a sample a thread may have lost its CPU, at most, and count as running.
+const TAKEN_FROM_NS: u64 = 1_000_000;
 /// Samples that tell which function most of some time is spent in.
 const MIN_PLACED: usize = 12;
 /// A sample stands for this time before and after it at most, ns: between two of them that lie further apart nothing was seen.
@@ -138,15 +141,20 @@ impl<'a> Python<'a> {
         }
     }
 
-    /// Samples of a thread, such as a process's main one, while it was on a CPU: when, and which stack.
+    /// Samples of a thread, such as a process's main one, while it was on a CPU: when, and which stack. Or until just then: who takes samples
+    /// often takes the CPU for that from the very thread.
     fn running(&self, tid: u32) -> Vec<(u64, u32)> {
         let items = self.facts.items(tid);
         let samples = self.facts.python_samples(tid).iter();
+        let just_ran =
+            |item: &Item, at: u64| item.kind() == WaitKind::None && at - item.from <= TAKEN_FROM_NS;
         samples
             .copied()
             .filter(|(at, _)| {
                 let after = items.partition_point(|item| item.to <= *at);
-                items.get(after).is_none_or(|item| item.from > *at)
+                items
+                    .get(after)
+                    .is_none_or(|item| item.from > *at || just_ran(item, *at))
             })
             .collect()
     }

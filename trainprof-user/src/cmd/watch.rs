@@ -59,13 +59,14 @@ pub fn check(pids: &[u32]) -> Result<(), Failure> {
 
 /// Checks that processes have the numbers here that the kernel tells them by: others would be taken for them.
 pub fn check_place() -> Result<(), Failure> {
-    if privilege::in_initial_pid_namespace() != Some(false) {
-        return Ok(());
-    }
-    Err(Failure::host(
-        "this is a container's pid namespace, in which processes have other ids than on the host, so that nothing of the job would \
-         be seen. Run trainprof on the host, or with docker run --pid=host, or hostPID: true in the pod, and give it the host's ids",
-    ))
+    Err(Failure::host(match privilege::in_initial_pid_namespace() {
+        Some(true) => return Ok(()),
+        None => "cannot read /proc, which tells of processes: mount it (mount -t proc proc /proc)",
+        Some(false) => {
+            "this is a container's pid namespace, in which processes have other ids than on the host, so that nothing of the job would \
+         be seen. Run trainprof on the host, or with docker run --pid=host, or hostPID: true in the pod, and give it the host's ids"
+        }
+    }))
 }
 
 /// Runs a future on this thread.

@@ -310,7 +310,7 @@ fn pid_namespace(facts: &DoctorFacts) -> Check {
             "run trainprof on the host, or with docker run --pid=host, or hostPID: true in the pod",
         ),
         None => {
-            Check::ok("pid namespace", "unknown", NEEDED_FOR).but(Status::Warning, "mount /proc")
+            Check::ok("pid namespace", "unknown", NEEDED_FOR).but(Status::Missing, "mount /proc")
         }
     }
 }

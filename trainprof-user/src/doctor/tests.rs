@@ -253,7 +253,7 @@ fn each_fact_changes_its_own_check() {
         (
             |f| f.initial_pid_namespace = None,
             "pid namespace",
-            Warning,
+            Missing,
             "/proc",
         ),
         (|f| f.cgroup_v1 = true, "cgroups", Ok, "versions 1 and 2"),

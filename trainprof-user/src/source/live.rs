@@ -14,7 +14,7 @@ mod trainers;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, io,
     os::fd::BorrowedFd,
     time::Duration,
 };
@@ -257,6 +257,7 @@ impl Live {
             });
         }
         let family: BTreeSet<u32> = added.iter().map(|thread| thread.pid).collect();
+        live.out.extend(unreadable(&family));
         for pid in family {
             // Uprobes are opened by a process's first thread (`find_lively_task_by_vpid`, kernel/events/core.c).
             if scan::has_lost_its_first_thread(pid) {
@@ -437,4 +438,24 @@ fn comm(pid: u32, tid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm"))
         .ok()
         .map(|s| s.trim_end().to_owned())
+}
+
+/// Says of which processes little can be read: those of other users, for who may not trace them (ptrace(2), access mode checking).
+fn unreadable(pids: &BTreeSet<u32>) -> Option<Record> {
+    let is_refused = |pid: &&u32| {
+        let program = fs::read_link(format!("/proc/{pid}/exe"));
+        program.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    let refused: Vec<String> = pids.iter().filter(is_refused).map(u32::to_string).collect();
+    let (first, rest) = refused.split_first()?;
+    let whose = match rest.len() {
+        0 => format!("process {first}"),
+        n => format!("process {first} and {n} more"),
+    };
+    Some(Record::Missing {
+        what: format!("programs, libraries, open files and waits that had begun before, of {whose}"),
+        reason: "it is another user's, and /proc is read for that with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: sudo, or setcap as \
+                 `trainprof doctor` shows"
+            .to_owned(),
+    })
 }

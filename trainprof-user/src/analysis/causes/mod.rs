@@ -50,6 +50,8 @@ const MAKES: f64 = 0.05;
 const TAKES: f64 = 0.15;
 /// The same of its other work, which its model does not need.
 const BESIDE: f64 = 0.15;
+/// The same where nothing but that it runs Python code of its own tells of such work: a model may have a little of that.
+const INTERPRETS: f64 = 0.3;
 /// What stacks of its code show of that is more than what its calls show from so many times as much on.
 const MORE: f64 = 1.5;
 
@@ -183,6 +185,9 @@ impl<'a> Scene<'a> {
             let collecting = without(&collecting, &own_batches.spans);
             if share_inside(&facts.spans, &collecting) >= BESIDE {
                 found.extend(collecting);
+            }
+            if found.is_empty() && own_batches.spans.is_empty() {
+                found = Python::new(facts).interpreting(cast.step_tid, INTERPRETS);
             }
             without(&union(found), &checkpoints.own)
         } else {

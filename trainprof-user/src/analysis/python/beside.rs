@@ -22,6 +22,8 @@ const NEAR_NS: u64 = 2_500_000;
 /// Stacks and clock samples that tell what a function does, and the part of the latter that its framework may have at most.
 const MIN_ASIDE: usize = 10;
 const MOST_COMPUTING: f64 = 0.3;
+/// Part of the samples of a function's own code in which the interpreter runs, and not a library that it calls, where it is that.
+const INTERPRETED: f64 = 0.7;
 
 /// Samples that tell what a function does with a batch, the part of them that its framework may have, and the chance (0–1) that
 /// computing comes later in its turn than the function: a half if neither came first.
@@ -264,6 +266,58 @@ impl Python<'_> {
         stack.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
     }
 
+    /// Stretches in which a process's main thread ran the bytecode of functions of the job's own, or what the interpreter itself has for them
+    /// (collecting garbage, strings, dictionaries), with no function of anybody else between: no framework computes there, whatever else it
+    /// does for the same function. Empty as `input` is.
+    pub fn interpreting(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
+        if !self.trains(pid) {
+            return Vec::new();
+        }
+        let (session, clock) = (self.facts.session, self.facts.samples(pid));
+        let running = self.running(pid);
+        // The function that runs, where it is one of the job's own.
+        let own = |stack: &u32| match self.marks.get(stack)?.first()? {
+            Mark::Own => session.python.stacks.get(stack)?.first().copied(),
+            _ => None,
+        };
+        let interprets = |place: u32| {
+            let place = session.places.get(&place);
+            place.is_some_and(|place| {
+                matches!(place.class, PlaceClass::Python | PlaceClass::PyMalloc)
+            })
+        };
+        let mut functions = BTreeMap::<u32, (usize, usize)>::new();
+        for (at, stack) in &running {
+            if let (Some(function), Some(sample)) = (own(stack), near(clock, *at)) {
+                let (near, interpreted) = functions.entry(function).or_default();
+                *near += 1;
+                *interpreted += usize::from(interprets(sample.place));
+            }
+        }
+        functions.retain(|function, (near, interpreted)| {
+            *near >= MIN_ASIDE
+                && *interpreted as f64 >= INTERPRETED * *near as f64
+                && !self.is_called(*function)
+        });
+        self.stretches(&running, least, &[], |stack| {
+            own(&stack).is_some_and(|function| functions.contains_key(&function))
+        })
+    }
+
+    /// Whether a process trains something with a framework, as its libraries and its main thread's clock samples show.
+    fn trains(&self, pid: u32) -> bool {
+        let session = self.facts.session;
+        let loaded = session
+            .processes
+            .get(&pid)
+            .and_then(|process| process.seen.frameworks.as_ref())
+            .is_some_and(|loaded| loaded.trains());
+        let clock = self.facts.samples(pid);
+        let of_model = |sample: &&SampleFact| of_framework(session, sample.place);
+        let seen = clock.iter().filter(of_model).count();
+        loaded && seen > 0 && seen as f64 >= LEAST_MODEL * clock.len() as f64
+    }
+
     /// Functions of the job's own under which its framework computes in no more than the part `calls` of these stacks, and for no more than
     /// the part `most` of the time by clock samples, of places that `computes`.
     fn asides(
@@ -275,15 +329,8 @@ impl Python<'_> {
         computes: impl Fn(u32) -> bool,
     ) -> BTreeSet<u32> {
         let session = self.facts.session;
-        let trains = session
-            .processes
-            .get(&pid)
-            .and_then(|process| process.seen.frameworks.as_ref())
-            .is_some_and(|loaded| loaded.trains());
         let clock = self.facts.samples(pid);
-        let of_model = |sample: &&SampleFact| of_framework(session, sample.place);
-        let seen = clock.iter().filter(of_model).count();
-        if !trains || (seen as f64) < LEAST_MODEL * clock.len() as f64 || seen == 0 {
+        if !self.trains(pid) {
             return BTreeSet::new();
         }
         let mut functions = BTreeMap::<u32, Aside>::new();
@@ -293,12 +340,7 @@ impl Python<'_> {
             else {
                 continue;
             };
-            let after = clock.partition_point(|sample| sample.at.0 < *at);
-            let near = clock[after.saturating_sub(1)..]
-                .iter()
-                .take(2)
-                .min_by_key(|sample| sample.at.0.abs_diff(*at))
-                .filter(|sample| sample.at.0.abs_diff(*at) <= NEAR_NS);
+            let near = near(clock, *at);
             for (depth, function) in stack.iter().enumerate() {
                 if !matches!(marks[depth], Mark::Own | Mark::Source | Mark::Recorder) {
                     continue;
@@ -317,6 +359,16 @@ impl Python<'_> {
             .retain(|_, aside| aside.is_no_model(calls, most) && (aside.samples as f64) <= always);
         functions.into_keys().collect()
     }
+}
+
+/// The clock sample that shows what a stack of this time ran.
+fn near(clock: &[SampleFact], at: u64) -> Option<&SampleFact> {
+    let after = clock.partition_point(|sample| sample.at.0 < at);
+    clock[after.saturating_sub(1)..]
+        .iter()
+        .take(2)
+        .min_by_key(|sample| sample.at.0.abs_diff(at))
+        .filter(|sample| sample.at.0.abs_diff(at) <= NEAR_NS)
 }
 
 /// The chance (0–1) that what happens at these times comes later in its turn than each of these functions; only of those that were seen

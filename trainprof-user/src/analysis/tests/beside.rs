@@ -319,3 +319,37 @@ fn keeping_records_is_the_trainers_own_work_with_its_waits_for_the_interpreter()
     close(share(&told, Kind::HostCompute), 0.0, "another library");
     close(share(&told, Kind::Serialization), 0.24, "its lock");
 }
+
+#[test]
+fn python_code_of_the_loop_itself_is_no_model() {
+    // For 80 of 100 ms the interpreter collects garbage, say, for the loop's own function, in a Python whose functions have no names. Who
+    // takes the samples takes the CPU for that, or has another one.
+    let with = |taken: bool, place: u32| {
+        let mut tale = alone("tok", false);
+        tale.library(TRAINER, "torch")
+            .place(1, "python3.11", PlaceClass::Python)
+            .place(2, "libtorch_cpu.so", PlaceClass::Other)
+            .place(3, "libnumbers.so", PlaceClass::Other)
+            .stack(1, &[1], TRAINER, times(0, 4))
+            .stack(2, &[3, 1], TRAINER, times(4, 1));
+        for when in times(0, 4) {
+            tale.sample(TRAINER, when + 1.0, place);
+        }
+        for when in times(4, 1) {
+            tale.sample(TRAINER, when + 1.0, 2);
+        }
+        if taken {
+            for when in times(0, 5) {
+                tale.preempted(TRAINER, when - 0.1, when + 0.1, 900);
+            }
+        }
+        trainer(&tale, 8000.0)
+    };
+    for taken in [false, true] {
+        let told = with(taken, 1);
+        close(share(&told, Kind::HostCompute), 0.8, "beside the model");
+    }
+    // A library that it calls may be the model's.
+    let library = with(true, 3);
+    close(share(&library, Kind::HostCompute), 0.0, "a library");
+}
