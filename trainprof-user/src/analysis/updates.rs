@@ -12,7 +12,7 @@ const UNSEEN: usize = 4;
 /// Of these passes of a thread those that begin a turn, where most turns have several. Passes and the thread's `updates` are in order.
 ///
 /// An update that itself calls for the last pass of a turn (a closure) comes before that one: then turns begin with their last
-/// pass, and are as many and as long.
+/// pass, and are as many and as long. Behind them stands the update of the last one, where no pass follows it.
 pub(super) fn first_of_each(passes: &[u64], updates: &[u64]) -> Option<Vec<u64>> {
     let updated = |from: u64, to: u64| {
         let next = updates.partition_point(|at| *at < from);
@@ -29,7 +29,12 @@ pub(super) fn first_of_each(passes: &[u64], updates: &[u64]) -> Option<Vec<u64>>
     let most = *parts.last()?.max(&first).max(&(passes.len() - last));
     let all = parts.len() >= MIN_STEPS && most <= UNSEEN * usual;
     let accumulate = several as f64 >= ACCUMULATE * parts.len() as f64;
-    (all && accumulate).then(|| begins.into_iter().map(|n| passes[n]).collect())
+    // The last turn has ended, too, when its update is there and no pass of the next one.
+    let ended = updates.last().filter(|at| Some(*at) > passes.last());
+    (all && accumulate).then(|| {
+        let begins = begins.into_iter().map(|n| passes[n]);
+        begins.chain(ended.copied()).collect()
+    })
 }
 
 #[cfg(test)]
@@ -52,19 +57,12 @@ mod tests {
         let (passes, updates) = turns(&[4; 20]);
         let found = first_of_each(&passes, &updates).expect("turns");
         // The first turn may have begun before the watch.
-        assert_eq!(
-            found,
-            passes
-                .iter()
-                .copied()
-                .step_by(4)
-                .skip(1)
-                .collect::<Vec<_>>()
-        );
+        let first = passes.iter().copied().step_by(4).skip(1);
+        assert_eq!(found, first.chain([803]).collect::<Vec<_>>());
         // The watch begins in the midst of one, and epochs end in the midst of one.
         let (passes, updates) = turns(&[3, 4, 4, 4, 1, 4, 4, 4, 2, 4]);
         let found = first_of_each(&passes, &updates).expect("turns");
-        assert_eq!(found, [40, 80, 120, 160, 170, 210, 250, 290, 310]);
+        assert_eq!(found, [40, 80, 120, 160, 170, 210, 250, 290, 310, 343]);
     }
 
     #[test]
