@@ -176,10 +176,12 @@ impl<'a> Scene<'a> {
         let beside_model = if on_gpu || !facts.with_calls {
             Vec::new()
         } else if cast.producers.is_empty() {
+            let called_back = Python::new(facts).called_back(cast.step_tid, BESIDE);
             let mut found = own_batches.after_steps(facts, cast.step_tid);
-            if !found.is_empty() {
+            if !found.is_empty() || own_batches.guessed && !called_back.is_empty() {
                 own_batches = OwnBatches::default();
             }
+            found.extend(without(&called_back, &own_batches.spans));
             // Garbage that is collected while a batch is made is mostly that batch's.
             let collecting = collecting(facts, cast.step_tid, BESIDE);
             let collecting = without(&collecting, &own_batches.spans);

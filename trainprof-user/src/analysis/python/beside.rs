@@ -35,6 +35,14 @@ const AFTER: f64 = 0.3;
 /// The same where a turn begins with its backward pass: what runs when that one and the optimiser are through has the next forward pass
 /// after it. A loss has nothing after it, and what is done to the gradients has the optimiser as well.
 const BETWEEN_PASSES: RangeInclusive<f64> = 0.2..=0.6;
+/// Parts of paths of packages whose own loops train, and call functions of the job's own in each round: a metric, a callback. And the name of
+/// those that such a package draws its data from (XGBoost's `DataIter`).
+const BOOSTERS: [&str; 3] = [
+    "-packages/xgboost/",
+    "-packages/lightgbm/",
+    "-packages/catboost/",
+];
+const DRAWN: &str = "next";
 /// The same where hardly any computing follows until the next backward pass: some of the loss at most.
 const HARDLY: f64 = 0.1;
 /// With so many times as many backward passes as hand-overs, several batches are handed over at once.
@@ -266,6 +274,50 @@ impl Python<'_> {
         stack.is_some_and(|stack| stack.iter().any(|f| functions.contains(f)))
     }
 
+    /// Stretches in which a process's main thread was in functions of the job's own that a library which trains calls back, and that hardly
+    /// compute with any framework: metrics of each round, say. Empty as `input` is.
+    pub fn called_back(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
+        let (session, clock) = (self.facts.session, self.facts.samples(pid));
+        if !self.computes(pid) {
+            return Vec::new();
+        }
+        let file_has = |function: &u32, parts: &[&str]| {
+            let function = session.python.functions.get(function);
+            function.is_some_and(|function| parts.iter().any(|part| function.file.contains(part)))
+        };
+        let is_drawn = |function: &u32| {
+            let function = session.python.functions.get(function);
+            function.is_some_and(|function| function.name.rsplit('.').next() == Some(DRAWN))
+        };
+        let running = self.running(pid);
+        let mut functions = BTreeMap::<u32, Aside>::new();
+        for (at, stack) in &running {
+            let (Some(marks), Some(stack)) =
+                (self.marks.get(stack), session.python.stacks.get(stack))
+            else {
+                continue;
+            };
+            let called = (1..stack.len()).find(|caller| {
+                marks[caller - 1] == Mark::Own
+                    && file_has(&stack[*caller], &BOOSTERS)
+                    && !is_drawn(&stack[caller - 1])
+            });
+            let Some(caller) = called else { continue };
+            let aside = functions.entry(stack[caller - 1]).or_default();
+            aside.samples += 1;
+            aside.computed += usize::from(marks[..caller - 1].contains(&Mark::Framework));
+            if let Some(sample) = near(clock, *at) {
+                aside.near += 1;
+                aside.near_computing += usize::from(of_framework(session, sample.place));
+            }
+        }
+        functions.retain(|_, aside| aside.is_no_model(CALLS, MOST_COMPUTING));
+        let functions = functions.into_keys().collect();
+        self.stretches(&running, least, &[], |stack| {
+            self.is_under(stack, &functions)
+        })
+    }
+
     /// Stretches in which a process's main thread ran the bytecode of functions of the job's own, or what the interpreter itself has for them
     /// (collecting garbage, strings, dictionaries), with no function of anybody else between: no framework computes there, whatever else it
     /// does for the same function. Empty as `input` is.
@@ -312,10 +364,15 @@ impl Python<'_> {
             .get(&pid)
             .and_then(|process| process.seen.frameworks.as_ref())
             .is_some_and(|loaded| loaded.trains());
+        loaded && self.computes(pid)
+    }
+
+    /// Whether a process's main thread computes with a framework's libraries, by its clock samples.
+    fn computes(&self, pid: u32) -> bool {
         let clock = self.facts.samples(pid);
-        let of_model = |sample: &&SampleFact| of_framework(session, sample.place);
+        let of_model = |sample: &&SampleFact| of_framework(self.facts.session, sample.place);
         let seen = clock.iter().filter(of_model).count();
-        loaded && seen > 0 && seen as f64 >= LEAST_MODEL * clock.len() as f64
+        seen > 0 && seen as f64 >= LEAST_MODEL * clock.len() as f64
     }
 
     /// Functions of the job's own under which its framework computes in no more than the part `calls` of these stacks, and for no more than

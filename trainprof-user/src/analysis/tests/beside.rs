@@ -353,3 +353,32 @@ fn python_code_of_the_loop_itself_is_no_model() {
     let library = with(true, 3);
     close(share(&library, Kind::HostCompute), 0.0, "a library");
 }
+
+#[test]
+fn what_a_library_that_trains_calls_back_is_no_model() {
+    // 80 of 100 ms in a metric that LightGBM calls after each round, or in what XGBoost draws its data from.
+    let with = |name: &str, library: &str, place: u32| {
+        let mut tale = alone(name, false);
+        let package = format!("/usr/lib/python3/dist-packages/{library}/engine.py");
+        tale.function(5, &package, "train")
+            .function(
+                6,
+                "/usr/lib/python3/dist-packages/pandas/core/frame.py",
+                "DataFrame.sort_values",
+            )
+            .place(1, "python3.11", PlaceClass::Python)
+            .place(2, "lib_lightgbm.so", PlaceClass::Other)
+            .stack(1, &[6, 4, 5, 1], TRAINER, times(0, 4))
+            .stack(2, &[5, 1], TRAINER, times(4, 1));
+        for (from, count, place) in [(0, 4, place), (4, 1, 2)] {
+            for when in times(from, count) {
+                tale.sample(TRAINER, when + 1.0, place);
+            }
+        }
+        share(&trainer(&tale, 8000.0), Kind::HostCompute)
+    };
+    close(with("average", "lightgbm", 1), 0.8, "a metric");
+    close(with("Pages.next", "xgboost", 1), 0.0, "data");
+    close(with("average", "sklearn", 1), 0.0, "part of a model");
+    close(with("average", "lightgbm", 2), 0.0, "what computes");
+}
