@@ -36,8 +36,8 @@ pub struct Output {
     fail_on: Vec<String>,
 }
 
-/// Where names stand for what others opened (`/dev/stdout`, a shell's `/dev/fd/63`): links are followed there, and modes left alone.
-const NOT_OURS: [&str; 2] = ["/dev", "/proc"];
+/// Names that stand for what others opened (also a shell's `/dev/fd/63`): links are followed there, and modes left alone.
+const NOT_OURS: [&str; 4] = ["/dev/fd", "/dev/stdout", "/dev/stderr", "/proc"];
 
 enum JsonTarget {
     Standard,
@@ -185,7 +185,7 @@ fn open_json(path: &Path) -> Result<JsonTarget, Failure> {
         return Ok(JsonTarget::Standard);
     }
     // What is there stays until the report is ready: hence no truncation yet.
-    let is_own = !NOT_OURS.iter().any(|folder| path.starts_with(folder));
+    let is_own = !NOT_OURS.iter().any(|name| path.starts_with(name));
     let open = || -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).truncate(false).mode(0o600);

@@ -25,6 +25,15 @@ const MOST_COMPUTING: f64 = 0.3;
 /// Part of the samples of a function's own code in which the interpreter runs, and not a library that it calls, where it is that.
 const INTERPRETED: f64 = 0.7;
 
+/// Parts of paths of packages whose own loops train, and call functions of the job's own in each round: a metric, a callback. And the name of
+/// those that such a package draws its data from (XGBoost's `DataIter`).
+const BOOSTERS: [&str; 3] = [
+    "-packages/xgboost/",
+    "-packages/lightgbm/",
+    "-packages/catboost/",
+];
+const DRAWN: &str = "next";
+
 /// Samples that tell what a function does with a batch, the part of them that its framework may have, and the chance (0–1) that
 /// computing comes later in its turn than the function: a half if neither came first.
 const MIN_PREPARING: usize = 20;
@@ -35,14 +44,6 @@ const AFTER: f64 = 0.3;
 /// The same where a turn begins with its backward pass: what runs when that one and the optimiser are through has the next forward pass
 /// after it. A loss has nothing after it, and what is done to the gradients has the optimiser as well.
 const BETWEEN_PASSES: RangeInclusive<f64> = 0.2..=0.6;
-/// Parts of paths of packages whose own loops train, and call functions of the job's own in each round: a metric, a callback. And the name of
-/// those that such a package draws its data from (XGBoost's `DataIter`).
-const BOOSTERS: [&str; 3] = [
-    "-packages/xgboost/",
-    "-packages/lightgbm/",
-    "-packages/catboost/",
-];
-const DRAWN: &str = "next";
 /// The same where hardly any computing follows until the next backward pass: some of the loss at most.
 const HARDLY: f64 = 0.1;
 /// With so many times as many backward passes as hand-overs, several batches are handed over at once.
