@@ -370,6 +370,14 @@ fn a_report_in_place_of_something_else() {
     assert_eq!(fs::read_to_string(&target).expect("read"), "kept");
     let mode = fs::metadata(&target).expect("a file").permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
+    // Memory that looks like a disk holds files as well, which are their owner's business only.
+    let shared = tempfile::NamedTempFile::new_in("/dev/shm").expect("a file");
+    let open = fs::Permissions::from_mode(0o644);
+    fs::set_permissions(shared.path(), open).expect("permissions");
+    let ended = attach(&os(&[&"-q", &"--json", &shared.path()]));
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let mode = fs::metadata(shared.path()).expect("a file").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
     // Names of what others opened are links, too.
     let ended = attach(&os(&[&"-q", &"--json", &"/dev/stdout"]));
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
