@@ -14,6 +14,9 @@ mount -t tmpfs tmpfs /run
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 echo '+cpu +memory +io +pids' > /sys/fs/cgroup/cgroup.subtree_control
 ln -s /proc/self/fd /dev/fd
+ln -s fd/0 /dev/stdin
+ln -s fd/1 /dev/stdout
+ln -s fd/2 /dev/stderr
 ip link set lo up
 hostname vm
 while read -r module; do insmod "/modules/$module"; done < /modules/order
