@@ -17,23 +17,29 @@ impl Group {
     /// Makes a group below the root of the hierarchy that has `controller` (`cpu`, `memory`, `io`); mounts
     /// version 2 where nothing is mounted.
     pub fn new(controller: &str, name: &str) -> Self {
+        let name = format!("trainprof-test-{name}-{}", std::process::id());
+        Self::at(controller, &name)
+    }
+
+    /// The same at a path of several parts, each of which is made; the first one has to be the caller's own.
+    pub fn at(controller: &str, path: &str) -> Self {
         let (top, version_2) = top(controller).unwrap_or_else(|| {
             mount();
             top(controller)
                 .unwrap_or_else(|| panic!("no hierarchy of control groups with {controller}"))
         });
-        if version_2 {
-            write(
-                &top.join("cgroup.subtree_control"),
-                &format!("+{controller}"),
-            );
+        let mut dir = top.clone();
+        for part in path.split('/') {
+            if version_2 {
+                let control = dir.join("cgroup.subtree_control");
+                write(&control, &format!("+{controller}"));
+            }
+            dir.push(part);
+            fs::create_dir(&dir).expect("make a control group");
         }
-        let name = format!("trainprof-test-{name}-{}", std::process::id());
-        let dir = top.join(&name);
-        fs::create_dir(&dir).expect("make a control group");
         Self {
             dir,
-            path: format!("/{name}"),
+            path: format!("/{path}"),
             version_2,
         }
     }
@@ -149,7 +155,9 @@ impl Drop for Group {
         // A process that was killed a moment ago may still be there.
         for _ in 0..100 {
             if fs::remove_dir(&self.dir).is_ok() {
-                return;
+                let above = Path::new(&self.path).components().count() - 2;
+                let mut parents = self.dir.ancestors().skip(1).take(above);
+                return assert!(parents.all(|dir| fs::remove_dir(dir).is_ok()));
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }

@@ -50,14 +50,11 @@ fn memory_calls_and_faults_are_exact() {
             u64_at(counted, "/count"),
             report.u64(&format!("{at}/count")),
         );
-        // What a moved break or a grown map amounts to cannot be read from one call's arguments.
-        if matches!(call, "mmap" | "munmap" | "madvise") {
-            checks.exact(
-                &format!("{call} bytes"),
-                u64_at(counted, "/bytes"),
-                report.u64(&format!("{at}/bytes")),
-            );
-        }
+        checks.exact(
+            &format!("{call} bytes"),
+            u64_at(counted, "/bytes"),
+            report.u64(&format!("{at}/bytes")),
+        );
     }
     let process = report
         .process(u64_at(truth, "/pid"))

@@ -1,7 +1,6 @@
 /* Memory system calls, each made directly and counted: memcalls TRUTH [TIMES]
- * Bytes: what was asked for (mmap, munmap, madvise), what the call grew a map by (mremap), and what the
- * break moved up by (brk). Sizes: of each call how many were made in each power of two, by the length asked for (the new
- * one of mremap) and by how much the break moved; a call that fails has none.
+ * Bytes: the length that was asked for (the new one of mremap), and by how much the break moved, either way (brk). Sizes: of each
+ * call how many were made in each power of two of these bytes; a call that fails has none.
  */
 #include "wl.h"
 
@@ -38,7 +37,7 @@ int main(int argc, char **argv)
         char *q = (char *)syscall(SYS_mremap, p, size, size + 65536, MREMAP_MAYMOVE);
         if (q == MAP_FAILED)
             die("mremap");
-        add(&remap, 65536);
+        add(&remap, size + 65536);
         sized(MREMAP, size + 65536);
         if (syscall(SYS_munmap, q, size + 65536))
             die("munmap");
@@ -55,7 +54,7 @@ int main(int argc, char **argv)
         sized(BRK, step);
         if ((uintptr_t)syscall(SYS_brk, end) != end)
             die("brk down");
-        add(&brks, 0);
+        add(&brks, step);
         sized(BRK, step);
     }
     gate_end();

@@ -45,6 +45,8 @@ const BESIDE: &[&str] = &[
     "not_files",
     "contract",
     "opens",
+    "overlay",
+    "surroundings",
 ];
 
 /// A binary whose output is shown whole, and what became of its tests.

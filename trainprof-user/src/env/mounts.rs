@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{EnvError, process, read_text, read_value};
 
+pub mod overlay;
+
 /// Longer mount tables than this are cut (hosts with ten thousand containers' mounts stay below it).
 const MOUNTINFO_LIMIT: u64 = 8 << 20;
 
@@ -31,15 +33,18 @@ pub struct MountFacts {
     pub source: String,
     /// Options of the mount, then those of the file system that are not among them, with commas between.
     pub options: String,
-    /// What lies below; `None` until [`MountTable::read_storage`] has looked, and for file systems in memory
-    /// or on top of others.
+    /// What lies below; `None` until [`MountFacts::read_storage`] has looked, for file systems in memory, and for overlays whose
+    /// layers lie on several disks or cannot be seen from here.
     pub storage: Option<StorageFacts>,
 }
 
 impl MountFacts {
     /// Fills [`MountFacts::storage`] of this mount from sysfs; network file systems are not touched.
     pub fn read_storage(&mut self) {
-        self.storage = read_storage(Path::new("/sys"), self);
+        let holder = overlay::is_overlay(self)
+            .then(MountTable::own)
+            .and_then(|own| overlay::holder(self, &own, real).cloned());
+        self.storage = read_storage(Path::new("/sys"), holder.as_ref().unwrap_or(self));
     }
 
     /// (major, minor) of the file system.
@@ -72,7 +77,7 @@ pub struct MountTable {
 }
 
 impl MountTable {
-    /// Reads `/proc/PID/mountinfo`, without the storage below (see [`MountTable::read_storage`]).
+    /// Reads `/proc/PID/mountinfo`, without the storage below (see [`MountFacts::read_storage`]).
     ///
     /// # Errors
     /// When the process has ended or may not be read.
@@ -83,11 +88,17 @@ impl MountTable {
         )?))
     }
 
-    /// Fills [`MountFacts::storage`] of every mount from sysfs. A few small files for each mount that has a
-    /// device; network file systems are not touched, so that a dead server cannot hold us up.
-    pub fn read_storage(&mut self) {
-        for mount in &mut self.mounts {
-            mount.storage = read_storage(Path::new("/sys"), mount);
+    /// That of our own namespace; empty where it cannot be read.
+    pub fn own() -> MountTable {
+        MountTable::read(std::process::id()).unwrap_or_default()
+    }
+
+    /// What the overlays in it show, see [`overlay::Layers`].
+    pub fn layers(&self) -> overlay::Layers {
+        if self.mounts.iter().any(overlay::is_overlay) {
+            overlay::Layers::of(self, &MountTable::own(), real)
+        } else {
+            overlay::Layers::default()
         }
     }
 
@@ -279,6 +290,11 @@ fn locate(fs_type: &str, source: &str) -> Location {
         None if subtype == "blk" => Location::Local,
         _ => Location::Unknown,
     }
+}
+
+/// A path without symbolic links; `None` where nothing is.
+fn real(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok()
 }
 
 fn read_storage(sys: &Path, mount: &MountFacts) -> Option<StorageFacts> {

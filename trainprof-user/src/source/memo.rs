@@ -9,7 +9,7 @@ use trainprof_common::fileset::FilesetInfo;
 
 use crate::{
     env::{
-        mounts::{MountFacts, MountTable},
+        mounts::{MountFacts, MountTable, overlay::Layers},
         process,
     },
     record::{Record, fact::FilesetFact},
@@ -30,13 +30,33 @@ pub struct Memo {
     /// By number, device and point: a number is used again after an unmount.
     mounts: BTreeSet<(u32, u32, String)>,
     /// Mount tables by mount namespace (inode number of /proc/PID/ns/mnt).
-    tables: BTreeMap<String, MountTable>,
+    tables: BTreeMap<String, Mounts>,
     /// Namespace of each process that was looked at.
     namespaces: BTreeMap<u32, String>,
     /// Used for processes that were gone before they could be looked at.
     last_namespace: Option<String>,
     /// File sets whose mount the tables did not surely tell.
     unsure: Vec<Unsure>,
+}
+
+/// The mounts of a namespace.
+#[derive(Default)]
+struct Mounts {
+    table: MountTable,
+    layers: Layers,
+}
+
+impl Mounts {
+    fn read(pid: u32) -> Option<Mounts> {
+        MountTable::read(pid).ok().map(Mounts::from)
+    }
+}
+
+impl From<MountTable> for Mounts {
+    fn from(table: MountTable) -> Mounts {
+        let layers = table.layers();
+        Mounts { table, layers }
+    }
 }
 
 /// A file set that may lie on a mount that came after its namespace's table was read.
@@ -53,9 +73,9 @@ impl Memo {
         };
         self.namespaces.insert(pid, namespace.clone());
         if !self.tables.contains_key(&namespace)
-            && let Ok(table) = MountTable::read(pid)
+            && let Some(mounts) = Mounts::read(pid)
         {
-            self.tables.insert(namespace.clone(), table);
+            self.tables.insert(namespace.clone(), mounts);
         }
         self.last_namespace = Some(namespace);
     }
@@ -70,13 +90,11 @@ impl Memo {
         if !self.namespaces.contains_key(&info.tgid) {
             self.learn_process(info.tgid);
         }
-        let table = self.table(info.tgid);
-        let directory = match info.from_text {
-            0 => entry_directory(info, table),
-            _ => text_directory(info),
+        let mounts = self.mounts(info.tgid);
+        let (directory, mount, sure) = match info.from_text {
+            0 => entry_place(info, mounts),
+            _ => text_place(text_directory(info), mounts),
         };
-        let mount = mount_of(info, directory.as_deref(), table).cloned();
-        let sure = is_sure(info, mount.as_ref());
         let fact = fileset_fact(number, info, directory, mount.as_ref());
         if sure || self.unsure.len() >= MOST_UNSURE {
             self.tell_mount(mount, out);
@@ -102,13 +120,12 @@ impl Memo {
             .filter(|namespace| self.read_again(namespace))
             .collect();
         for Unsure { info, told } in unsure {
-            let table = self.table(info.tgid);
+            let mounts = self.mounts(info.tgid);
             // The text of a path was made absolute while its process was there.
-            let directory = match info.from_text {
-                0 => entry_directory(&info, table),
-                _ => told.directory.clone(),
+            let (directory, mount, _) = match info.from_text {
+                0 => entry_place(&info, mounts),
+                _ => text_place(told.directory.clone(), mounts),
             };
-            let mount = mount_of(&info, directory.as_deref(), table).cloned();
             let fact = fileset_fact(told.number, &info, directory, mount.as_ref());
             self.tell_mount(mount, out);
             let fresh = self.namespace(info.tgid).is_some_and(|n| read.contains(n));
@@ -129,10 +146,10 @@ impl Memo {
             .map(|(pid, _)| *pid)
             .take(MOST_TRIED)
             .filter(inside)
-            .find_map(|pid| MountTable::read(pid).ok());
+            .find_map(Mounts::read);
         match table {
-            Some(table) => {
-                self.tables.insert(namespace.to_owned(), table);
+            Some(mounts) => {
+                self.tables.insert(namespace.to_owned(), mounts);
                 true
             }
             None => false,
@@ -154,7 +171,7 @@ impl Memo {
         self.namespaces.get(&pid).or(self.last_namespace.as_ref())
     }
 
-    fn table(&self, pid: u32) -> Option<&MountTable> {
+    fn mounts(&self, pid: u32) -> Option<&Mounts> {
         self.tables.get(self.namespace(pid)?)
     }
 }
@@ -164,29 +181,41 @@ fn namespace_of(pid: u32) -> Option<String> {
     Some(link.display().to_string())
 }
 
-/// The mount of a file set, as far as a table tells.
-fn mount_of<'a>(
-    info: &FilesetInfo,
-    directory: Option<&str>,
-    table: Option<&'a MountTable>,
-) -> Option<&'a MountFacts> {
-    let table = table?;
-    if info.from_text != 0 {
-        return table.longest_prefix(directory?);
-    }
-    let numbered = table.by_mnt_id(info.mnt_id);
-    numbered
-        .filter(|mount| is_sure(info, Some(mount)))
-        .or_else(|| by_dev(table, info))
-        .or(numbered)
+/// Where files are: the directory as the process sees it, its mount, and whether that is surely theirs.
+type Place = (Option<String>, Option<MountFacts>, bool);
+
+/// The place of a path's text, which fits some mount always.
+fn text_place(directory: Option<String>, mounts: Option<&Mounts>) -> Place {
+    let mount = mounts.zip(directory.as_deref());
+    let mount = mount.and_then(|(mounts, path)| mounts.table.longest_prefix(path));
+    (directory, mount.cloned(), false)
 }
 
-/// Whether a mount is surely the file set's: that number, and that file system. The text of a path fits some mount always.
-fn is_sure(info: &FilesetInfo, mount: Option<&MountFacts>) -> bool {
-    info.from_text == 0
-        && mount.is_some_and(|mount| {
-            mount.mnt_id == info.mnt_id && mount.dev() == (info.dev >> 20, info.dev & 0xf_ffff)
-        })
+/// The place of what the kernel's directory entries gave the names of.
+fn entry_place(info: &FilesetInfo, mounts: Option<&Mounts>) -> Place {
+    let (Some(mounts), Some(path)) = (mounts, path_in_fs(info)) else {
+        return (None, None, false);
+    };
+    let (table, dev) = (&mounts.table, (info.dev >> 20, info.dev & 0xf_ffff));
+    let numbered = table.by_mnt_id(info.mnt_id);
+    // That number, and that file system.
+    let sure = numbered.filter(|mount| mount.dev() == dev);
+    // Opened without a mount that the process sees: the layers of an overlay are so.
+    if sure.is_none()
+        && let Some((mount, path)) = mounts.layers.shown(table, dev, &path)
+    {
+        return (Some(path), Some(mount.clone()), true);
+    }
+    let by_dev = || {
+        table
+            .by_dev(dev.0, dev.1)
+            .filter(|mount| table.resolve(mount.mnt_id, &path).is_some())
+            .max_by_key(|mount| mount.root.len())
+    };
+    let at = |mount: &MountFacts| table.resolve(mount.mnt_id, &path);
+    let directory = numbered.and_then(at).or_else(|| by_dev().and_then(at));
+    let mount = sure.or_else(by_dev).or(numbered);
+    (directory, mount.cloned(), sure.is_some())
 }
 
 fn fileset_fact(
@@ -205,23 +234,6 @@ fn fileset_fact(
             .map(|m| m.fs_type.clone())
             .or_else(|| fs_name(info.magic)),
     }
-}
-
-fn by_dev<'a>(table: &'a MountTable, info: &FilesetInfo) -> Option<&'a MountFacts> {
-    let path = path_in_fs(info)?;
-    table
-        .by_dev(info.dev >> 20, info.dev & 0xf_ffff)
-        .filter(|mount| table.resolve(mount.mnt_id, &path).is_some())
-        .max_by_key(|mount| mount.root.len())
-}
-
-/// The directory as the process sees it, from the names that the kernel's directory entries gave.
-fn entry_directory(info: &FilesetInfo, table: Option<&MountTable>) -> Option<String> {
-    let path = path_in_fs(info)?;
-    let table = table?;
-    table
-        .resolve(info.mnt_id, &path)
-        .or_else(|| by_dev(table, info).and_then(|mount| table.resolve(mount.mnt_id, &path)))
 }
 
 /// Path inside the file system: the names are stored from the directory upwards.
@@ -334,27 +346,22 @@ mod tests {
     #[test]
     fn mounts_are_put_in_front() {
         let table = MountTable::decode("30 1 8:1 /data /mnt/set rw - ext4 /dev/sda1 rw\n");
+        let mounts = Mounts::from(table);
+        let directory = |info: &FilesetInfo| entry_place(info, Some(&mounts)).0;
         let there = info(b"train\0data\0");
-        assert_eq!(
-            entry_directory(&there, Some(&table)).as_deref(),
-            Some("/mnt/set/train")
-        );
+        assert_eq!(directory(&there).as_deref(), Some("/mnt/set/train"));
         let mut unknown_mount = there;
         unknown_mount.mnt_id = 99;
-        assert_eq!(
-            entry_directory(&unknown_mount, Some(&table)).as_deref(),
-            Some("/mnt/set/train")
-        );
-        assert_eq!(entry_directory(&info(b"elsewhere\0"), Some(&table)), None);
+        assert_eq!(directory(&unknown_mount).as_deref(), Some("/mnt/set/train"));
+        assert_eq!(directory(&info(b"elsewhere\0")), None);
     }
 
     #[test]
     fn only_the_number_and_the_file_system_together_tell_a_mount() {
         let set = info(b"train\0data\0");
         let sure = |line: &str| {
-            let table = MountTable::decode(line);
-            let directory = entry_directory(&set, Some(&table));
-            is_sure(&set, mount_of(&set, directory.as_deref(), Some(&table)))
+            let mounts = Mounts::from(MountTable::decode(line));
+            entry_place(&set, Some(&mounts)).2
         };
         assert!(sure("30 1 8:1 / /mnt rw - ext4 /dev/sda1 rw\n"));
         // The number was another mount's before that one was unmounted.
@@ -362,12 +369,11 @@ mod tests {
         // Another mount of the same file system.
         assert!(!sure("31 1 8:1 / /mnt rw - ext4 /dev/sda1 rw\n"));
         assert!(!sure(""));
-        let mut text = info(b"/mnt/train");
-        text.from_text = 1;
         let table = MountTable::decode("30 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
-        let mount = mount_of(&text, Some("/mnt/train"), Some(&table));
+        let text = Some("/mnt/train".to_owned());
+        let (_, mount, sure) = text_place(text, Some(&Mounts::from(table)));
         assert_eq!(mount.map(|mount| mount.mnt_id), Some(30));
-        assert!(!is_sure(&text, mount));
+        assert!(!sure);
     }
 
     #[test]
@@ -382,7 +388,7 @@ mod tests {
         let mut memo = Memo::default();
         let namespace = namespace_of(pid).expect("a namespace");
         memo.namespaces.insert(pid, namespace.clone());
-        memo.tables.insert(namespace, MountTable::default());
+        memo.tables.insert(namespace, Mounts::default());
         let mut out = Vec::new();
         assert!(memo.new_fileset(7));
         memo.describe(7, &set, &mut out);
