@@ -391,3 +391,32 @@ fn a_watch_longer_than_any_clock() {
     let ended = trainprof(["run", "-d", "1e19", "--", "sleep", "0.3"]);
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
 }
+
+/// Runs a shell's command with trainprof as `$0`.
+fn in_shell(script: &str) -> std::process::Output {
+    Command::new("sh")
+        .args(["-c", script])
+        .arg(env::trainprof())
+        .output()
+        .expect("a shell")
+}
+
+#[test]
+fn a_low_limit_of_descriptors() {
+    let name = "a_low_limit_of_descriptors";
+    let Some(_turn) = root_test(name) else { return };
+    // One for maps, one for probes: where it is met, it is told alike.
+    for most in [20, 60] {
+        let ended = in_shell(&format!("ulimit -n {most}; exec \"$0\" attach $PPID -d 1s"));
+        let told = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(3), "{told}");
+        assert!(told.contains(&format!("may have {most}")), "{told}");
+        assert!(told.contains("ulimit -Hn"), "{told}");
+    }
+    // A soft limit is raised, for us and not for the command.
+    let script = "ulimit -Sn 60; exec \"$0\" run -q -- sh -c 'ulimit -Sn >&2; sleep 0.3'";
+    let ended = in_shell(script);
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(0), "{told}");
+    assert!(told.lines().any(|line| line == "60"), "{told}");
+}

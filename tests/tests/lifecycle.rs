@@ -439,8 +439,14 @@ fn run_passes_signals_to_the_command() {
         libc::SIGHUP,
         libc::SIGQUIT,
         libc::SIGALRM,
+        libc::SIGVTALRM,
+        libc::SIGPROF,
+        libc::SIGIO,
+        libc::SIGURG,
         libc::SIGWINCH,
+        libc::SIGPWR,
         libc::SIGRTMIN() + 1,
+        libc::SIGRTMAX(),
     ];
     let traps = passed.map(|signal| format!("trap 'exit {}' {signal}; ", 40 + signal));
     let script = traps.concat() + "while :; do sleep 0.05; done";

@@ -1,14 +1,15 @@
 //! What could not be seen is counted, by reason, and shown.
 
-use std::{thread::sleep, time::Duration};
+use std::{collections::BTreeSet, process::Command, thread::sleep, time::Duration};
 
+use serde_json::Value;
 use trainprof_tests::{
     Checks, Data, Finished, Observed, Watch, Workload,
     env::{left_out_in_vm, root_test},
     observe_in,
     product::trainprof,
     report::{f64_at, u64_at},
-    workload::os,
+    workload::{os, program},
 };
 
 /// Threads that are followed at once (`Limits::for_this_host`).
@@ -246,4 +247,38 @@ fn check_lack(lack: &Lack, workload: Workload) -> Observed {
     }
     checks.done();
     seen
+}
+
+#[test]
+fn calls_of_32_bit_programs_are_no_others() {
+    let Some(_turn) = root_test("calls_of_32_bit_programs_are_no_others") else {
+        return;
+    };
+    let mut job = Command::new(program("foreign")).spawn().expect("a job");
+    let watch = Watch::attach(job.id() as i32, &["-d".into(), "2s".into()]);
+    let ended = watch.wait();
+    drop(job.kill().and_then(|()| job.wait()));
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let report = ended.report();
+    let mut checks = Checks::new();
+    for operation in ["stat", "fsync"] {
+        let path = format!("/io/operations/{operation}/count");
+        checks.exact(&path, 0, report.u64(&path));
+    }
+    let waits = report.process(job.id().into()).map(|row| &row["waits"]);
+    let waits = waits.and_then(Value::as_array).expect("its waits");
+    let named: BTreeSet<_> = waits.iter().map(|row| row["syscall"].as_str()).collect();
+    checks.that(
+        named == BTreeSet::from([Some("32-bit syscall 162")]),
+        || format!("it sleeps: {named:?}"),
+    );
+    checks.that(report.f64("/trainer/share/io_wait") == 0.0, || {
+        report.at("/trainer").to_string()
+    });
+    let missing = report.rows("/coverage/missing").iter();
+    let what: Vec<_> = missing.map(|row| row["what"].to_string()).collect();
+    checks.that(what.iter().any(|what| what.contains("32-bit")), || {
+        format!("what is missing is named: {what:?}")
+    });
+    checks.done();
 }

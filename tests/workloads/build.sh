@@ -29,6 +29,12 @@ for source in "$here"/*.c; do
     *) build "$name" "$name" -static ;;
     esac
 done
+# By the assembler alone: hosts need no 32-bit library for it.
+if [ ! "$out/foreign" -nt "$here/foreign.s" ]; then
+    as --32 -o "$out/foreign.o" "$here/foreign.s"
+    ld -m elf_i386 -o "$out/foreign" "$out/foreign.o"
+    rm "$out/foreign.o"
+fi
 # The same with the shared C library, which distributions strip.
 build spender spender-shared
 build allocate allocate-shared

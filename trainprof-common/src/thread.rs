@@ -97,6 +97,9 @@ pub const NR_URING_WORKER: i16 = -3;
 pub const NR_UNSEEN: i16 = -4;
 /// `nr` of the time in which a signal, a tracer or a freezer had stopped the thread.
 pub const NR_STOPPED: i16 = -5;
+/// Bit of the `nr` of a wait in a system call of another ABI than the host's own (a 32-bit program's), whose number the rest is. Above all
+/// numbers of our own.
+pub const NR_FOREIGN: i16 = 1 << 14;
 
 /// [`ThreadState::flags`]: the thread uses io_uring, which may close its descriptors at any time.
 pub const USES_RING: u32 = 1;

@@ -7,7 +7,10 @@ use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, bpf_tas
 use trainprof_common::{
     arch,
     offsets::{BLOCK_BYTES, KernelFacts, MISSING, Offsets},
+    thread::NR_FOREIGN,
 };
+
+const FOREIGN: i64 = NR_FOREIGN as i64;
 
 /// Set by user space before loading. The map behind it is frozen, so the verifier knows each value.
 #[unsafe(no_mangle)]
@@ -141,14 +144,24 @@ pub unsafe fn fault_number(task: *const c_void) -> Option<u64> {
     Some(minor + major + 1)
 }
 
-/// Number of the system call in those registers; negative outside one.
+/// Number of the system call in those registers; negative outside one, with [`NR_FOREIGN`] where it is another ABI's.
 ///
 /// # Safety
 /// `regs` is a typed `struct pt_regs` pointer.
 #[inline(always)]
 pub unsafe fn syscall_nr(regs: *const c_void) -> i64 {
     // SAFETY: as above.
-    unsafe { member(regs, arch::REGS_SYSCALL as u32) }
+    let (nr, mode): (i64, u64) = unsafe {
+        (
+            member(regs, arch::REGS_SYSCALL as u32),
+            member(regs, arch::REGS_MODE as u32),
+        )
+    };
+    // x32 marks its numbers by a bit above ours (arch/x86/include/uapi/asm/unistd.h).
+    if nr >= 0 && (arch::is_foreign(mode) || nr >= FOREIGN) {
+        return nr & (FOREIGN - 1) | FOREIGN;
+    }
+    nr
 }
 
 /// Argument `n` of a system call, 0 for a number that is none.

@@ -21,6 +21,13 @@ pub const fn in_user_mode(mode: u64) -> bool {
     mode & 3 != 0
 }
 
+/// Whether system calls made in this mode have other numbers and arguments than [`syscalls`] tells: those of 32-bit programs, whose code
+/// segment is `__USER32_CS` (arch/x86/include/asm/segment.h).
+#[inline(always)]
+pub const fn is_foreign(mode: u64) -> bool {
+    mode & 0xffff == 0x23
+}
+
 /// Tracepoints at ends and beginnings of interrupt handlers that only this processor's kernels have
 /// (arch/x86/include/asm/trace/irq_vectors.h): those in which threads are woken. A probe of the same name counts each.
 pub const HANDLERS: &[&str] = &[

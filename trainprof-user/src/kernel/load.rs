@@ -22,6 +22,7 @@ use super::{
     alloc::AllocProbes,
     btf::{self, KernelTypes},
     calls::{self, CallProbes},
+    descriptors,
     fault_edge::FaultEdge,
     interrupt::Interrupt,
     map_error,
@@ -40,6 +41,7 @@ pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TRAINPROF_EB
 impl Probes {
     /// Loads and attaches every probe that this kernel can run. Nothing is followed yet.
     pub fn attach(limits: Limits) -> Result<Self, KernelError> {
+        descriptors::raise_limit();
         if !Path::new(btf::VMLINUX).exists() {
             return Err(KernelError::NoBtf {
                 path: btf::VMLINUX.into(),

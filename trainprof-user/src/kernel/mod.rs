@@ -6,6 +6,7 @@ pub mod alloc;
 pub mod aside;
 pub mod btf;
 mod calls;
+mod descriptors;
 mod fault_cost;
 mod fault_edge;
 mod interrupt;
@@ -49,6 +50,7 @@ use trainprof_common::{
 pub use self::{
     alloc::AllocProbes,
     calls::{CallProbes, GPU_CALLS, Notice},
+    descriptors::cure,
     fault_edge::FaultEdge,
     interrupt::Interrupt,
     on_off::Counted,

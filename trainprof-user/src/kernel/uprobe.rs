@@ -89,18 +89,6 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Each probe takes a descriptor, and the limit is usually low only out of habit.
-pub(super) fn raise_descriptor_limit() {
-    // SAFETY: a valid structure; raising the soft limit to the hard one takes no privilege.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::brief;

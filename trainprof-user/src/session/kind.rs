@@ -3,7 +3,7 @@
 use trainprof_common::{
     arch,
     op::Class,
-    thread::{NR_FAULT, NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, NR_URING_WORKER},
+    thread::{NR_FAULT, NR_FOREIGN, NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, NR_URING_WORKER},
 };
 
 use super::threads::WaitId;
@@ -104,6 +104,7 @@ pub fn syscall_name(nr: i16) -> String {
         NR_URING_WORKER => "io_uring worker".to_owned(),
         NR_UNSEEN => "unseen".to_owned(),
         NR_STOPPED => "stopped".to_owned(),
+        nr if nr & NR_FOREIGN != 0 && nr > 0 => format!("32-bit syscall {}", nr & !NR_FOREIGN),
         nr => arch::syscall_name(nr).map_or_else(|| format!("syscall {nr}"), str::to_owned),
     }
 }

@@ -33,6 +33,7 @@ use self::{
 use super::{
     alloc::{Allocs, Mode},
     entries::Entries,
+    foreign::Foreign,
     gpu::Gpus,
     jitter::Jitter,
     mapped::Mapped,
@@ -99,6 +100,7 @@ pub struct Watch {
 pub struct Live {
     probes: Probes,
     memo: Memo,
+    foreign: Foreign,
     outsiders: Outsiders,
     pressure: Pressure,
     /// CPU nanoseconds of the threads that were alive in the last interval, since each is followed.
@@ -194,6 +196,7 @@ impl Live {
         let mut live = Self {
             probes,
             memo: Memo::default(),
+            foreign: Foreign::default(),
             outsiders: Outsiders::default(),
             pressure: Pressure::default(),
             ran_ns: 0,

@@ -5,6 +5,7 @@ mod apart;
 mod convert;
 mod entries;
 mod fault_turns;
+mod foreign;
 mod gpu;
 mod huge;
 mod jitter;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use trainprof_common::thread::{
-    NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, State, TaskCounters, ThreadState,
+    NR_FOREIGN, NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, State, TaskCounters, ThreadState,
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     time::KtimeNs,
 };
 
-use super::own::now;
+use super::{foreign::is_foreign, own::now};
 
 /// Why a process cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -199,7 +199,19 @@ pub fn counters(pid: u32, tid: u32) -> Option<Counters> {
 /// Number and first argument of the system call that a thread is blocked in (/proc/…/syscall, proc(5));
 /// `None` when it runs or may not be looked at.
 fn blocked_in(pid: u32, tid: u32) -> Option<(i16, u64)> {
-    parse_syscall(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
+    let line = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let (nr, argument) = parse_syscall(&line)?;
+    // The program is looked at for few: where the stack pointer is one that 32-bit programs may have.
+    if nr >= 0 && stack_pointer(&line)? <= u32::MAX.into() && is_foreign(pid) {
+        return Some((nr | NR_FOREIGN, argument));
+    }
+    Some((nr, argument))
+}
+
+/// The last but one of a line's numbers.
+fn stack_pointer(line: &str) -> Option<u64> {
+    let number = line.split_ascii_whitespace().rev().nth(1)?;
+    u64::from_str_radix(number.trim_start_matches("0x"), 16).ok()
 }
 
 fn parse_syscall(line: &str) -> Option<(i16, u64)> {
@@ -471,5 +483,7 @@ mod tests {
         assert_eq!(parse_syscall("running"), None);
         assert_eq!(parse_syscall("-1 0x7ffd 0x7f"), Some((-1, 0x7ffd)));
         assert_eq!(parse_syscall(""), None);
+        let line = "202 0x7f00 0x80 0x0 0x0 0x0 0x0 0x7ffd 0x7f";
+        assert_eq!(stack_pointer(line), Some(0x7ffd));
     }
 }

@@ -32,10 +32,10 @@ use crate::{
     kernel::{
         GRACE,
         aside::{Line, Received},
+        descriptors,
         uprobe::{
             links::{Links, Spot, Together, attach},
             multi::Relocated,
-            raise_descriptor_limit,
         },
         wire::Packed,
     },
@@ -108,7 +108,7 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, prepared: Result<Relocated, Strin
     if drop_unneeded(keep).is_err() {
         return;
     }
-    raise_descriptor_limit();
+    descriptors::raise_limit();
     let emulates = Emulates::by(KernelVersion::running());
     let mut server = Server {
         ebpf,

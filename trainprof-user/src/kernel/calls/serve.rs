@@ -24,10 +24,10 @@ use crate::{
     env::host::KernelVersion,
     kernel::{
         aside::{Line, Received},
+        descriptors,
         uprobe::{
             links::{Links, Spot, Together, attach},
             multi::Relocated,
-            raise_descriptor_limit,
         },
     },
     privilege::{Keep, drop_unneeded},
@@ -97,7 +97,7 @@ pub fn serve(ebpf: &mut Ebpf, prepared: Result<Relocated, String>, gpu: bool, li
     if drop_unneeded(keep).is_err() {
         return;
     }
-    raise_descriptor_limit();
+    descriptors::raise_limit();
     let mut server = Server {
         ebpf,
         programs: prepared.map_or(Programs::None, |programs| {

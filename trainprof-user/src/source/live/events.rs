@@ -233,6 +233,9 @@ impl Live {
         let frameworks = siblings
             .or_else(|| FrameworkFacts::read(pid).ok())
             .filter(|_| !another);
+        if !known {
+            self.out.extend(self.foreign.look_at(pid));
+        }
         if let (Some(parent), Some(facts), false) = (parent, &frameworks, known) {
             self.mapped.read_forked(parent, self.intervals, facts);
         }
