@@ -6,7 +6,7 @@ use aya_ebpf::{macros::btf_tracepoint, programs::BtfTracePointContext};
 use trainprof_common::{
     offsets::MISSING,
     op::{NO_ARG, Op, SyscallInfo},
-    thread::ThreadState,
+    thread::{NR_FOREIGN, ThreadState},
 };
 
 use crate::{
@@ -34,6 +34,10 @@ pub fn mm_filemap_add_to_page_cache(ctx: BtfTracePointContext) -> u32 {
     let regs = user_regs(task);
     // SAFETY: typed registers of the current task.
     let nr = unsafe { syscall_nr(regs) };
+    if nr >= i64::from(NR_FOREIGN) {
+        // It may be a write.
+        return 0;
+    }
     let info = syscall(nr);
     if let Some(info) = &info
         && info.op == Op::Write as u8

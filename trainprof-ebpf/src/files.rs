@@ -51,11 +51,12 @@ fn yields() {
 #[btf_tracepoint]
 pub fn sys_enter(ctx: BtfTracePointContext) -> u32 {
     let regs: *const c_void = ctx.arg(0);
-    let nr: i64 = ctx.arg(1);
     let stretch = control(Control::ENTRIES) as u32;
     if stretch == 0 {
         return 0;
     }
+    // SAFETY: a typed argument.
+    let nr = unsafe { syscall_nr(regs) };
     let Some(info) = syscall(nr) else {
         return 0;
     };

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     gpu,
-    kernel::{self, GRACE, KernelError, Limits, StatsSwitch},
+    kernel::{GRACE, KernelError, Limits, StatsSwitch},
     privilege::{self, Keep},
     record::fact::StopReason,
     session::{
@@ -126,9 +126,6 @@ pub fn begin(pids: &[u32], signals: bool, args: &WatchArgs) -> Result<Begun, Fai
 
 /// Which exit status a failure of the source deserves.
 fn failure(error: SourceError) -> Failure {
-    if let Some(cure) = kernel::cure(&error) {
-        return Failure::host(cure);
-    }
     match error {
         SourceError::Target(_) => Failure::input(error),
         SourceError::Kernel(KernelError::Follow { .. }) => {

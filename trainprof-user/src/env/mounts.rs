@@ -93,15 +93,6 @@ impl MountTable {
         MountTable::read(std::process::id()).unwrap_or_default()
     }
 
-    /// What the overlays in it show, see [`overlay::Layers`].
-    pub fn layers(&self) -> overlay::Layers {
-        if self.mounts.iter().any(overlay::is_overlay) {
-            overlay::Layers::of(self, &MountTable::own(), real)
-        } else {
-            overlay::Layers::default()
-        }
-    }
-
     /// Decodes the text of a mountinfo file; lines of another form are left out.
     pub fn decode(mountinfo: &str) -> MountTable {
         MountTable {

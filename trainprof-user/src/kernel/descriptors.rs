@@ -1,13 +1,30 @@
 //! The limit of descriptors that a process may have: each probe, each map and each clock of a CPU takes one.
 
-use std::{error::Error, io};
+use super::KernelError;
 
-/// The limit is usually low only out of habit: raising the soft one to the hard one takes no privilege.
-pub(super) fn raise_limit() {
-    if let Some(mut limit) = limit() {
-        limit.rlim_cur = limit.rlim_max;
-        // SAFETY: a valid structure.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+/// Those of a watch without its clocks: maps, probes, /proc, files of its own.
+const NEEDED: u64 = 150;
+/// Those of each CPU: two clocks that sample, and page faults.
+const NEEDED_PER_CPU: u64 = 3;
+
+/// The limit is usually low only out of habit: raising the soft one to the hard one takes no privilege. Gives what it is then.
+pub(super) fn raise_limit() -> Option<u64> {
+    let mut limit = limit()?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: a valid structure.
+    unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    Some(limit.rlim_max)
+}
+
+/// As [`raise_limit`].
+///
+/// # Errors
+/// Where a watch has not enough of them: it would be deaf for part of what it is for, and later for processes.
+pub(super) fn raise_limit_enough(cpus: u64) -> Result<(), KernelError> {
+    let needed = NEEDED.saturating_add(NEEDED_PER_CPU.saturating_mul(cpus));
+    match raise_limit() {
+        Some(most) if most < needed => Err(KernelError::FewDescriptors { most, needed }),
+        _ => Ok(()),
     }
 }
 
@@ -18,41 +35,15 @@ fn limit() -> Option<libc::rlimit> {
     (unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0).then_some(limit)
 }
 
-/// What is to be done where an error comes of that limit, or of the host's.
-pub fn cure(error: &(dyn Error + 'static)) -> Option<String> {
-    let mut causes = std::iter::successors(Some(error), |error| (*error).source());
-    let errno = causes.find_map(|cause| cause.downcast_ref::<io::Error>()?.raw_os_error())?;
-    match errno {
-        libc::EMFILE => {
-            let most = limit().map_or(0, |limit| limit.rlim_max);
-            Some(format!(
-                "too many open files: this process may have {most} (hard limit), and a watch takes some 150 and 2 for each CPU. Raise \
-                 it: `ulimit -Hn` in a root shell, LimitNOFILE= of a systemd unit, --ulimit nofile= of a container"
-            ))
-        }
-        libc::ENFILE => Some(
-            "the host has no room for more open files: raise it by `sysctl fs.file-max`".to_owned(),
-        ),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::KernelError;
 
     #[test]
-    fn the_cure_is_told_whatever_could_not_be_opened() {
-        let tell = |errno| {
-            let source = io::Error::from_raw_os_error(errno);
-            cure(&KernelError::Map {
-                map: "m",
-                source: Box::new(source),
-            })
-        };
-        assert!(tell(libc::EMFILE).is_some_and(|text| text.contains("ulimit")));
-        assert!(tell(libc::ENFILE).is_some_and(|text| text.contains("file-max")));
-        assert_eq!(tell(libc::EPERM), None);
+    fn a_host_of_many_cpus_needs_more() {
+        let most = raise_limit().expect("a limit");
+        assert!(raise_limit_enough(1).is_ok());
+        let told = raise_limit_enough(most).map_err(|error| error.to_string());
+        assert!(told.is_err_and(|text| text.contains(&format!("may have {most}"))));
     }
 }

@@ -41,7 +41,7 @@ pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TRAINPROF_EB
 impl Probes {
     /// Loads and attaches every probe that this kernel can run. Nothing is followed yet.
     pub fn attach(limits: Limits) -> Result<Self, KernelError> {
-        descriptors::raise_limit();
+        descriptors::raise_limit_enough(sampling::cpus() as u64)?;
         if !Path::new(btf::VMLINUX).exists() {
             return Err(KernelError::NoBtf {
                 path: btf::VMLINUX.into(),

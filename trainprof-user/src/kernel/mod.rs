@@ -50,7 +50,6 @@ use trainprof_common::{
 pub use self::{
     alloc::AllocProbes,
     calls::{CallProbes, GPU_CALLS, Notice},
-    descriptors::cure,
     fault_edge::FaultEdge,
     interrupt::Interrupt,
     on_off::Counted,
@@ -98,6 +97,11 @@ pub enum KernelError {
     BadBtf { path: PathBuf, reason: String },
     #[error("cannot load the probes: {0}. `trainprof doctor` tells what this host lacks")]
     Load(#[from] aya::EbpfError),
+    #[error(
+        "too many open files: this process may have {most} (hard limit), and a watch on this host takes {needed}. Raise it: `ulimit -n {needed}` in \
+         a root shell, LimitNOFILE={needed} of a systemd unit, --ulimit nofile={needed} of a container"
+    )]
+    FewDescriptors { most: u64, needed: u64 },
     #[error("the kernel refused the probe {program} at {tracepoint}: {source}")]
     Refused {
         program: &'static str,

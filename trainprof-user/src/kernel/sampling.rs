@@ -151,7 +151,7 @@ pub fn faults_in_window() -> u64 {
     (FAULTS_PER_SECOND / WINDOWS_PER_SECOND / cpus()).max(1) as u64
 }
 
-fn cpus() -> usize {
+pub(super) fn cpus() -> usize {
     online_cpus().map_or(1, |cpus| cpus.len().max(1))
 }
 
@@ -217,7 +217,7 @@ fn refusal(what: &str, error: &io::Error) -> String {
              forbid it as well)"
         }
         Some(libc::EMFILE | libc::ENFILE) => {
-            " (two descriptors per CPU are needed: raise `ulimit -n`)"
+            " (three descriptors per CPU are needed: raise `ulimit -n`)"
         }
         Some(libc::ENOSYS) => " (a kernel built with CONFIG_PERF_EVENTS=y is needed)",
         _ => "",

@@ -1,11 +1,11 @@
 //! Programs whose system calls the probes do not know: those of another ABI than the host's own.
 
-use std::{fs::File, io::Read};
+use std::fs;
 
 use crate::{env::process, record::Record};
 
-/// Beginning of a 32-bit program (elf(5): magic number, then `EI_CLASS`, which is `ELFCLASS32`).
-const BEGINNING: &[u8] = b"\x7fELF\x01";
+/// The largest type of what the kernel tells a program at its start (getauxval(3)) is below that.
+const TYPES: u64 = 1 << 16;
 
 /// Looks for them, and tells of the first.
 #[derive(Default)]
@@ -33,8 +33,32 @@ impl Foreign {
 
 /// Whether a process executes one.
 pub(super) fn is_foreign(pid: u32) -> bool {
-    let mut first = [0; BEGINNING.len()];
-    File::open(process::shared(pid, "exe"))
-        .and_then(|mut program| program.read_exact(&mut first))
-        .is_ok_and(|()| first == BEGINNING)
+    // Not the program itself, which may be on a server that does not answer.
+    fs::read(process::shared(pid, "auxv")).is_ok_and(|told| is_of_32_bits(&told))
+}
+
+/// Whether the auxiliary vector (proc_pid_auxv(5)) is one of pairs of 32-bit words: two of these are no type.
+fn is_of_32_bits(told: &[u8]) -> bool {
+    let mut words = told.chunks_exact(8).map(|word| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(word);
+        u64::from_ne_bytes(bytes)
+    });
+    words.next().is_some_and(|first| first >= TYPES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_told_by_what_the_kernel_told_them() {
+        let own = fs::read("/proc/self/auxv").expect("our own");
+        assert!(!is_of_32_bits(&own) && !is_foreign(std::process::id()));
+        // AT_SYSINFO (32) with an address, then AT_SYSINFO_EHDR (33).
+        let words = [32_u32, 0xf7f4_0580, 33, 0xf7f4_0000, 0, 0];
+        assert!(is_of_32_bits(&words.map(u32::to_ne_bytes).concat()));
+        // That of a kernel thread is empty.
+        assert!(!is_of_32_bits(&[]));
+    }
 }

@@ -9,7 +9,10 @@ use trainprof_common::fileset::FilesetInfo;
 
 use crate::{
     env::{
-        mounts::{MountFacts, MountTable, overlay::Layers},
+        mounts::{
+            MountFacts, MountTable,
+            overlay::{Layers, is_overlay},
+        },
         process,
     },
     record::{Record, fact::FilesetFact},
@@ -19,6 +22,9 @@ use crate::{
 const MOST_UNSURE: usize = 1024;
 /// Processes of a mount namespace that are tried for its table.
 const MOST_TRIED: usize = 16;
+
+/// Overlays that are looked into for one file set: a container sees a few, the host those of all containers.
+const MOST_OVERLAYS: usize = 32;
 
 /// Base of a path that is relative to the working directory (fcntl(2)).
 const AT_FDCWD: i32 = -100;
@@ -30,33 +36,16 @@ pub struct Memo {
     /// By number, device and point: a number is used again after an unmount.
     mounts: BTreeSet<(u32, u32, String)>,
     /// Mount tables by mount namespace (inode number of /proc/PID/ns/mnt).
-    tables: BTreeMap<String, Mounts>,
+    tables: BTreeMap<String, MountTable>,
+    layers: Layers,
+    /// Overlays by whose mounts files were opened, by namespace.
+    opened: BTreeMap<String, BTreeSet<u32>>,
     /// Namespace of each process that was looked at.
     namespaces: BTreeMap<u32, String>,
     /// Used for processes that were gone before they could be looked at.
     last_namespace: Option<String>,
     /// File sets whose mount the tables did not surely tell.
     unsure: Vec<Unsure>,
-}
-
-/// The mounts of a namespace.
-#[derive(Default)]
-struct Mounts {
-    table: MountTable,
-    layers: Layers,
-}
-
-impl Mounts {
-    fn read(pid: u32) -> Option<Mounts> {
-        MountTable::read(pid).ok().map(Mounts::from)
-    }
-}
-
-impl From<MountTable> for Mounts {
-    fn from(table: MountTable) -> Mounts {
-        let layers = table.layers();
-        Mounts { table, layers }
-    }
 }
 
 /// A file set that may lie on a mount that came after its namespace's table was read.
@@ -73,9 +62,9 @@ impl Memo {
         };
         self.namespaces.insert(pid, namespace.clone());
         if !self.tables.contains_key(&namespace)
-            && let Some(mounts) = Mounts::read(pid)
+            && let Ok(table) = MountTable::read(pid)
         {
-            self.tables.insert(namespace.clone(), mounts);
+            self.tables.insert(namespace.clone(), table);
         }
         self.last_namespace = Some(namespace);
     }
@@ -90,10 +79,9 @@ impl Memo {
         if !self.namespaces.contains_key(&info.tgid) {
             self.learn_process(info.tgid);
         }
-        let mounts = self.mounts(info.tgid);
         let (directory, mount, sure) = match info.from_text {
-            0 => entry_place(info, mounts),
-            _ => text_place(text_directory(info), mounts),
+            0 => self.entry_place(info),
+            _ => text_place(text_directory(info), self.table(info.tgid)),
         };
         let fact = fileset_fact(number, info, directory, mount.as_ref());
         if sure || self.unsure.len() >= MOST_UNSURE {
@@ -120,11 +108,10 @@ impl Memo {
             .filter(|namespace| self.read_again(namespace))
             .collect();
         for Unsure { info, told } in unsure {
-            let mounts = self.mounts(info.tgid);
             // The text of a path was made absolute while its process was there.
             let (directory, mount, _) = match info.from_text {
-                0 => entry_place(&info, mounts),
-                _ => text_place(told.directory.clone(), mounts),
+                0 => self.entry_place(&info),
+                _ => text_place(told.directory.clone(), self.table(info.tgid)),
             };
             let fact = fileset_fact(told.number, &info, directory, mount.as_ref());
             self.tell_mount(mount, out);
@@ -146,10 +133,10 @@ impl Memo {
             .map(|(pid, _)| *pid)
             .take(MOST_TRIED)
             .filter(inside)
-            .find_map(Mounts::read);
+            .find_map(|pid| MountTable::read(pid).ok());
         match table {
-            Some(mounts) => {
-                self.tables.insert(namespace.to_owned(), mounts);
+            Some(table) => {
+                self.tables.insert(namespace.to_owned(), table);
                 true
             }
             None => false,
@@ -171,8 +158,53 @@ impl Memo {
         self.namespaces.get(&pid).or(self.last_namespace.as_ref())
     }
 
-    fn mounts(&self, pid: u32) -> Option<&Mounts> {
+    fn table(&self, pid: u32) -> Option<&MountTable> {
         self.tables.get(self.namespace(pid)?)
+    }
+
+    /// The place of what the kernel's directory entries gave the names of.
+    fn entry_place(&mut self, info: &FilesetInfo) -> Place {
+        let Some(namespace) = self.namespace(info.tgid).cloned() else {
+            return (None, None, false);
+        };
+        let (Some(table), Some(path)) = (self.tables.get(&namespace), path_in_fs(info)) else {
+            return (None, None, false);
+        };
+        let dev = (info.dev >> 20, info.dev & 0xf_ffff);
+        let at = |mount: &MountFacts| table.resolve(mount.mnt_id, &path);
+        let by_dev = table
+            .by_dev(dev.0, dev.1)
+            .filter(|mount| at(mount).is_some())
+            .max_by_key(|mount| mount.root.len());
+        let numbered = table.by_mnt_id(info.mnt_id);
+        let opened = self.opened.entry(namespace).or_default();
+        // That number, and that file system.
+        if let Some(mount) = numbered.filter(|mount| mount.dev() == dev) {
+            if is_overlay(mount) {
+                opened.insert(mount.mnt_id);
+            }
+            let directory = at(mount).or_else(|| at(by_dev?));
+            return (directory, Some(mount.clone()), true);
+        }
+        // Known by its inode alone. A layer's is shown by an overlay, where the job opened files by that; and where it has no other way to it.
+        let mut shown = |all: bool| {
+            table
+                .mounts()
+                .iter()
+                .filter(|mount| is_overlay(mount) && (all || opened.contains(&mount.mnt_id)))
+                .take(MOST_OVERLAYS)
+                .find_map(|overlay| {
+                    let path = self.layers.shown(overlay, table, dev, &path)?;
+                    Some((Some(path), Some(overlay.clone()), true))
+                })
+        };
+        if let Some(place) = shown(false) {
+            return place;
+        }
+        if let Some(mount) = by_dev {
+            return (at(mount), Some(mount.clone()), false);
+        }
+        shown(true).unwrap_or_else(|| (numbered.and_then(at), numbered.cloned(), false))
     }
 }
 
@@ -185,37 +217,10 @@ fn namespace_of(pid: u32) -> Option<String> {
 type Place = (Option<String>, Option<MountFacts>, bool);
 
 /// The place of a path's text, which fits some mount always.
-fn text_place(directory: Option<String>, mounts: Option<&Mounts>) -> Place {
-    let mount = mounts.zip(directory.as_deref());
-    let mount = mount.and_then(|(mounts, path)| mounts.table.longest_prefix(path));
+fn text_place(directory: Option<String>, table: Option<&MountTable>) -> Place {
+    let mount = table.zip(directory.as_deref());
+    let mount = mount.and_then(|(table, path)| table.longest_prefix(path));
     (directory, mount.cloned(), false)
-}
-
-/// The place of what the kernel's directory entries gave the names of.
-fn entry_place(info: &FilesetInfo, mounts: Option<&Mounts>) -> Place {
-    let (Some(mounts), Some(path)) = (mounts, path_in_fs(info)) else {
-        return (None, None, false);
-    };
-    let (table, dev) = (&mounts.table, (info.dev >> 20, info.dev & 0xf_ffff));
-    let numbered = table.by_mnt_id(info.mnt_id);
-    // That number, and that file system.
-    let sure = numbered.filter(|mount| mount.dev() == dev);
-    // Opened without a mount that the process sees: the layers of an overlay are so.
-    if sure.is_none()
-        && let Some((mount, path)) = mounts.layers.shown(table, dev, &path)
-    {
-        return (Some(path), Some(mount.clone()), true);
-    }
-    let by_dev = || {
-        table
-            .by_dev(dev.0, dev.1)
-            .filter(|mount| table.resolve(mount.mnt_id, &path).is_some())
-            .max_by_key(|mount| mount.root.len())
-    };
-    let at = |mount: &MountFacts| table.resolve(mount.mnt_id, &path);
-    let directory = numbered.and_then(at).or_else(|| by_dev().and_then(at));
-    let mount = sure.or_else(by_dev).or(numbered);
-    (directory, mount.cloned(), sure.is_some())
 }
 
 fn fileset_fact(
@@ -343,11 +348,19 @@ mod tests {
         assert_eq!(extension(long).as_deref(), Some("safetensors"));
     }
 
+    /// One that knows the mounts of process 1.
+    fn memo_of(table: MountTable) -> Memo {
+        let mut memo = Memo::default();
+        memo.namespaces.insert(1, "one".into());
+        memo.tables.insert("one".into(), table);
+        memo
+    }
+
     #[test]
     fn mounts_are_put_in_front() {
         let table = MountTable::decode("30 1 8:1 /data /mnt/set rw - ext4 /dev/sda1 rw\n");
-        let mounts = Mounts::from(table);
-        let directory = |info: &FilesetInfo| entry_place(info, Some(&mounts)).0;
+        let mut memo = memo_of(table);
+        let mut directory = |info: &FilesetInfo| memo.entry_place(info).0;
         let there = info(b"train\0data\0");
         assert_eq!(directory(&there).as_deref(), Some("/mnt/set/train"));
         let mut unknown_mount = there;
@@ -359,10 +372,7 @@ mod tests {
     #[test]
     fn only_the_number_and_the_file_system_together_tell_a_mount() {
         let set = info(b"train\0data\0");
-        let sure = |line: &str| {
-            let mounts = Mounts::from(MountTable::decode(line));
-            entry_place(&set, Some(&mounts)).2
-        };
+        let sure = |line: &str| memo_of(MountTable::decode(line)).entry_place(&set).2;
         assert!(sure("30 1 8:1 / /mnt rw - ext4 /dev/sda1 rw\n"));
         // The number was another mount's before that one was unmounted.
         assert!(!sure("30 1 8:2 / /old rw - ext4 /dev/sdb1 rw\n"));
@@ -371,7 +381,7 @@ mod tests {
         assert!(!sure(""));
         let table = MountTable::decode("30 1 8:1 / / rw - ext4 /dev/sda1 rw\n");
         let text = Some("/mnt/train".to_owned());
-        let (_, mount, sure) = text_place(text, Some(&Mounts::from(table)));
+        let (_, mount, sure) = text_place(text, Some(&table));
         assert_eq!(mount.map(|mount| mount.mnt_id), Some(30));
         assert!(!sure);
     }
@@ -388,7 +398,7 @@ mod tests {
         let mut memo = Memo::default();
         let namespace = namespace_of(pid).expect("a namespace");
         memo.namespaces.insert(pid, namespace.clone());
-        memo.tables.insert(namespace, Mounts::default());
+        memo.tables.insert(namespace, MountTable::default());
         let mut out = Vec::new();
         assert!(memo.new_fileset(7));
         memo.describe(7, &set, &mut out);

@@ -3,74 +3,72 @@
 //! Page faults and read-ahead are known by the inode that the bytes come from, which is a layer's: of another file system, at a
 //! path that the process does not see. Documentation/filesystems/overlayfs.rst in the kernel.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
-use super::{Location, MountFacts, MountTable, locate, strip_dir};
+use super::{Location, MountFacts, MountTable, locate, real, strip_dir};
 
-/// The directories of other file systems that the overlays of a mount namespace show.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Layers(Vec<Layer>);
+/// The layers of overlays, by their options: looked for once. Their paths are those of our own mount namespace, which is the one that
+/// containers are made in where we run on the host.
+#[derive(Default)]
+pub struct Layers(BTreeMap<String, Vec<Layer>>);
 
-#[derive(Clone, Debug, PartialEq)]
+/// A directory of another file system that an overlay shows.
 struct Layer {
     /// (major, minor) of the file system that it lies on.
     dev: (u32, u32),
     /// Its path there.
     path: String,
-    /// The overlay's mount.
-    mnt_id: u32,
 }
 
 impl Layers {
-    /// Those of `table`'s overlays, whose paths are `own`'s: that of the namespace that they were mounted in, which is the host's
-    /// for containers. `real` resolves symbolic links (Docker's layers are some); layers that it does not find are left out.
-    pub fn of(
+    /// The path at which an overlay of `table` shows a directory of another file system.
+    pub fn shown(
+        &mut self,
+        overlay: &MountFacts,
         table: &MountTable,
-        own: &MountTable,
-        real: impl Fn(&Path) -> Option<PathBuf>,
-    ) -> Layers {
-        let overlays = table.mounts().iter().filter(|mount| is_overlay(mount));
-        Layers(
-            overlays
-                .flat_map(|overlay| {
-                    let below = below(overlay, own, &real);
-                    below.into_iter().map(|(mount, path)| Layer {
-                        dev: mount.dev(),
-                        path,
-                        mnt_id: overlay.mnt_id,
-                    })
-                })
-                .collect(),
-        )
-    }
-
-    /// The overlay that shows a directory, and the path at which it does.
-    pub fn shown<'a>(
-        &self,
-        table: &'a MountTable,
         dev: (u32, u32),
         path_in_fs: &str,
-    ) -> Option<(&'a MountFacts, String)> {
-        self.0
-            .iter()
-            .filter(|layer| layer.dev == dev)
-            .find_map(|layer| {
-                let inside = strip_dir(path_in_fs, &layer.path)?;
-                let inside = if inside.is_empty() { "/" } else { inside };
-                let path = table.resolve(layer.mnt_id, inside)?;
-                Some((table.by_mnt_id(layer.mnt_id)?, path))
-            })
+    ) -> Option<String> {
+        if !self.0.contains_key(&overlay.options) {
+            let layers = layers(overlay, &MountTable::own(), real);
+            self.0.insert(overlay.options.clone(), layers);
+        }
+        let layers = self.0.get(&overlay.options)?.iter();
+        layers.filter(|layer| layer.dev == dev).find_map(|layer| {
+            let inside = strip_dir(path_in_fs, &layer.path)?;
+            let inside = if inside.is_empty() { "/" } else { inside };
+            table.resolve(overlay.mnt_id, inside)
+        })
     }
 }
 
-/// The mount that holds the files of an overlay: that of all layers; `None` where they lie on several file systems, or where `own`
-/// does not have them.
+/// The layers of an overlay that can be found.
+fn layers(
+    overlay: &MountFacts,
+    own: &MountTable,
+    real: impl Fn(&Path) -> Option<PathBuf>,
+) -> Vec<Layer> {
+    let below = below(overlay, own, real).into_iter().flatten();
+    below
+        .map(|(mount, path)| Layer {
+            dev: mount.dev(),
+            path,
+        })
+        .collect()
+}
+
+/// The mount that holds the files of an overlay: that of all layers; `None` where they lie on several file systems, or where one
+/// cannot be found.
 pub(super) fn holder<'a>(
     overlay: &MountFacts,
     own: &'a MountTable,
     real: impl Fn(&Path) -> Option<PathBuf>,
 ) -> Option<&'a MountFacts> {
-    let below = below(overlay, own, real);
+    let below: Option<Vec<_>> = below(overlay, own, real).into_iter().collect();
+    let below = below?;
     let (first, _) = below.first()?;
     below
         .iter()
@@ -78,31 +76,31 @@ pub(super) fn holder<'a>(
         .then_some(*first)
 }
 
-pub(super) fn is_overlay(mount: &MountFacts) -> bool {
+/// Whether a mount is an overlay.
+pub fn is_overlay(mount: &MountFacts) -> bool {
     mount.fs_type == "overlay"
 }
 
-/// The layers of an overlay, the uppermost first: the mount that each lies on, and its path in that file system.
+/// The layers of an overlay, the uppermost first: the mount that each lies on, and its path in that file system. `real` resolves
+/// symbolic links (Docker's layers are some). `None`: it cannot be found.
 fn below<'a>(
     overlay: &MountFacts,
     own: &'a MountTable,
     real: impl Fn(&Path) -> Option<PathBuf>,
-) -> Vec<(&'a MountFacts, String)> {
-    paths(&overlay.options)
-        .iter()
-        .filter(|path| own.longest_prefix(path).is_some_and(is_near))
-        .filter_map(|path| {
-            let path = real(Path::new(path))?.to_str()?.to_owned();
-            let mount = own.longest_prefix(&path).filter(|mount| is_near(mount))?;
-            let inside = strip_dir(&path, &mount.mount_point)?;
-            let path = match (mount.root.as_str(), inside) {
-                ("/", "") => "/".to_owned(),
-                ("/", inside) => inside.to_owned(),
-                (root, inside) => format!("{root}{inside}"),
-            };
-            Some((mount, path))
-        })
-        .collect()
+) -> Vec<Option<(&'a MountFacts, String)>> {
+    let found = |path: &String| {
+        own.longest_prefix(path).filter(|mount| is_near(mount))?;
+        let path = real(Path::new(path))?.to_str()?.to_owned();
+        let mount = own.longest_prefix(&path).filter(|mount| is_near(mount))?;
+        let inside = strip_dir(&path, &mount.mount_point)?;
+        let path = match (mount.root.as_str(), inside) {
+            ("/", "") => "/".to_owned(),
+            ("/", inside) => inside.to_owned(),
+            (root, inside) => format!("{root}{inside}"),
+        };
+        Some((mount, path))
+    };
+    paths(&overlay.options).iter().map(found).collect()
 }
 
 /// Whether a look at a file there cannot hang on a dead server.
@@ -110,20 +108,20 @@ fn is_near(mount: &MountFacts) -> bool {
     locate(&mount.fs_type, &mount.source) == Location::Local
 }
 
-/// The absolute paths of the layers in an overlay's options, the uppermost first. (Where many layers had no room, some
-/// container runtimes give paths relative to a folder that the options do not tell.)
+/// The paths of the layers in an overlay's options, the uppermost first. (Where many layers had no room, some container runtimes
+/// give paths relative to a folder that the options do not tell: these are found nowhere. So are those with a comma in them.)
 fn paths(options: &str) -> Vec<String> {
-    let all = |name: &str| {
-        options
-            .split(',')
-            .filter_map(move |option| option.strip_prefix(name))
-            .flat_map(split)
-            .collect::<Vec<_>>()
+    let of = |names: &'static [&'static str]| {
+        options.split(',').filter_map(move |option| {
+            names
+                .iter()
+                .find_map(|name| option.strip_prefix(name))
+                .map(str::to_owned)
+        })
     };
-    ["upperdir=", "lowerdir=", "lowerdir+=", "datadir+="]
-        .into_iter()
-        .flat_map(all)
-        .filter(|path| path.starts_with('/'))
+    of(&["upperdir="])
+        .chain(of(&["lowerdir="]).flat_map(|list| split(&list)))
+        .chain(of(&["lowerdir+=", "datadir+="]))
         .collect()
 }
 
@@ -166,38 +164,50 @@ mod tests {
     #[test]
     fn a_layers_file_is_where_the_overlay_shows_it() {
         let (own, job) = (MountTable::decode(OWN), MountTable::decode(JOB));
-        let layers = Layers::of(&job, &own, real);
-        let shown = |dev, path| {
-            let (mount, path) = layers.shown(&job, dev, path)?;
-            Some((mount.mnt_id, path))
+        let mut known = Layers::default();
+        for overlay in job.mounts() {
+            let options = overlay.options.clone();
+            known.0.insert(options, layers(overlay, &own, real));
+        }
+        let mut shown = |id, dev, path| {
+            let overlay = job.by_mnt_id(id).expect("an overlay");
+            known.shown(overlay, &job, dev, path)
         };
-        let at = |id, path: &str| Some((id, path.to_owned()));
-        assert_eq!(shown((8, 2), "/docker/B/diff/usr/lib"), at(90, "/usr/lib"));
-        assert_eq!(shown((8, 2), "/docker/up/diff"), at(90, "/"));
+        let mut at = |id, dev, path, expected: Option<&str>| {
+            assert_eq!(shown(id, dev, path).as_deref(), expected, "{path}");
+        };
+        at(90, (8, 2), "/docker/B/diff/usr/lib", Some("/usr/lib"));
+        at(90, (8, 2), "/docker/up/diff", Some("/"));
         // Beside a layer, and at the same path of another disk.
-        assert_eq!(shown((8, 2), "/docker/B/different"), None);
-        assert_eq!(shown((8, 1), "/docker/B/diff/usr/lib"), None);
+        at(90, (8, 2), "/docker/B/different", None);
+        at(90, (8, 1), "/docker/B/diff/usr/lib", None);
         // What a bind mount shows of an overlay, and what it does not.
-        assert_eq!(shown((8, 1), "/up/opt/lib"), at(91, "/venv/lib"));
-        assert_eq!(shown((8, 1), "/up/usr/lib"), None);
+        at(91, (8, 1), "/up/opt/lib", Some("/venv/lib"));
+        at(91, (8, 1), "/up/usr/lib", None);
         // Nothing at all is there.
-        assert_eq!(Layers::of(&job, &own, |_| None), Layers::default());
+        assert!(layers(&job.mounts()[0], &own, |_| None).is_empty());
     }
 
     #[test]
     fn one_disk_holds_an_overlay_or_none_is_told() {
-        let (own, job) = (MountTable::decode(OWN), MountTable::decode(JOB));
-        let holds = |id| {
-            let overlay = job.by_mnt_id(id).expect("an overlay");
-            holder(overlay, &own, real).map(|mount| mount.dev())
+        let own = MountTable::decode(OWN);
+        let holds = |options: &str| {
+            let line = format!("1 0 0:9 / /m rw - overlay o rw,{options}\n");
+            let table = MountTable::decode(&line);
+            holder(&table.mounts()[0], &own, real).map(MountFacts::dev)
         };
-        assert_eq!(holds(90), Some((8, 2)));
-        // Paths of servers and relative ones are not looked at.
-        assert_eq!(holds(91), Some((8, 1)));
-        let mixed = MountTable::decode(
-            "1 0 0:9 / /m rw - overlay o rw,lowerdir=/a,upperdir=/var/lib/docker/b\n",
+        let docker = "/var/lib/docker";
+        let one = format!("lowerdir={docker}/l/A:{docker}/l/B,upperdir={docker}/up/diff");
+        assert_eq!(holds(&one), Some((8, 2)));
+        assert_eq!(holds("lowerdir=/a,upperdir=/b"), Some((8, 1)));
+        // On two disks; on a server as well; where the options tell a part of the path.
+        assert_eq!(
+            holds(&format!("lowerdir=/a,upperdir={docker}/up/diff")),
+            None
         );
-        assert_eq!(holder(&mixed.mounts()[0], &own, real), None);
+        assert_eq!(holds("lowerdir=/nfs/layer,upperdir=/b"), None);
+        assert_eq!(holds("lowerdir=l/A,upperdir=/b"), None);
+        assert_eq!(holds("volatile"), None);
     }
 
     #[test]
@@ -207,6 +217,7 @@ mod tests {
             ["/u", "/a:b", "/c", "/d"]
         );
         assert_eq!(paths("ro,lowerdir+=/a,lowerdir+=/b"), ["/a", "/b"]);
-        assert_eq!(paths("rw,lowerdir=l/A:l/B"), [""; 0]);
+        assert_eq!(paths("rw,lowerdir=l/A:l/B"), ["l/A", "l/B"]);
+        assert_eq!(paths("rw,upperdir=/a:b"), ["/a:b"]);
     }
 }
