@@ -12,8 +12,9 @@ use crate::record::{
 };
 
 /// By how much a probe's cost on the job may differ from what was measured on our own process: after each trap, Python's
-/// many branches and a job's data are found again more slowly than in our own short loop (up to a third was seen; half, once, on a busy host).
-const CALIBRATION_ERROR: f64 = 0.3;
+/// many branches and a job's data are found again more slowly than in our own short loop. Of what is reckoned: from the same to 2.2 times as
+/// much was measured, by hosts and hours (a numpy loop whose arrays fill the first cache took 0.84 us a hit for 0.43 reckoned), whose root mean square is that.
+const CALIBRATION_ERROR: f64 = 0.7;
 /// Relative error of one window, as long as there are too few to tell: among 11 windows of 5 ms, of a job that made a million
 /// calls a second on a busy virtual machine, rates had a standard deviation of 0.35 of their mean.
 pub(super) const UNKNOWN_SPREAD: f64 = 0.35;
@@ -543,14 +544,14 @@ mod tests {
         seen.apply(&Record::AllocWindow(window(1, 5_000, 1_000.0)));
         let rate = seen.allocs_per_s(|_| 0.5).expect("a rate");
         assert!((rate.value - 0.5e6).abs() < 1.0, "{rate:?}");
-        assert!((0.2e6..0.25e6).contains(&rate.error), "{rate:?}");
+        assert!((0.38e6..0.41e6).contains(&rate.error), "{rate:?}");
         assert!((seen.bytes_per_s(|_| 0.5).expect("bytes").value - 0.5e8).abs() < 100.0);
         for number in 2..20 {
             seen.apply(&Record::AllocWindow(window(number, 5_000, 1_000.0)));
         }
         let many = seen.allocs_per_s(|_| 0.5).expect("a rate");
         // What is left is that the probes' cost is not known better.
-        assert!((0.14e6..0.16e6).contains(&many.error), "{many:?}");
+        assert!((0.34e6..0.36e6).contains(&many.error), "{many:?}");
     }
 
     #[test]
