@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::shares::{Histogram, Part, Whole};
+use super::{
+    dearer::{self, Dearer, Seen},
+    shares::{Histogram, Part, Whole},
+};
 use crate::record::{
     Record,
     fact::{
@@ -11,10 +14,6 @@ use crate::record::{
     },
 };
 
-/// By how much a probe's cost on the job may differ from what was measured on our own process: after each trap, Python's
-/// many branches and a job's data are found again more slowly than in our own short loop. Of what is reckoned: from the same to 2.2 times as
-/// much was measured, by hosts and hours (a numpy loop whose arrays fill the first cache took 0.84 us a hit for 0.43 reckoned), whose root mean square is that.
-const CALIBRATION_ERROR: f64 = 0.7;
 /// Relative error of one window, as long as there are too few to tell: among 11 windows of 5 ms, of a job that made a million
 /// calls a second on a busy virtual machine, rates had a standard deviation of 0.35 of their mean.
 pub(super) const UNKNOWN_SPREAD: f64 = 0.35;
@@ -31,17 +30,22 @@ pub struct Estimate {
     pub error: f64,
 }
 
-/// What one window says of one function, had it slowed nothing down.
+/// What one window says of one function.
 #[derive(Clone, Copy, Debug)]
 struct Rates {
-    /// Seconds of CPU time that the process had for itself; or of the window, where that is not known.
-    seconds: f64,
-    /// Calls and bytes in them.
-    calls: f64,
+    /// CPU time of the process; or of the window, where that is not known.
+    seen: Seen,
+    /// Bytes of its calls.
     bytes: f64,
-    /// What probes took, as a part of that time.
-    slowed: f64,
     by_cpu: bool,
+}
+
+impl Rates {
+    /// Seconds that the process had for itself, where a hit costs so many times what was calibrated.
+    fn own(&self, factor: f64) -> f64 {
+        let Seen { time, lost, .. } = self.seen;
+        (time - factor * lost).max(time * LEAST_OWN_SHARE)
+    }
 }
 
 /// Windows of one process.
@@ -127,7 +131,7 @@ impl ProcessAllocs {
 
     /// Allocations a second; `cpus`: CPU seconds that the process used a second, over the whole watch.
     pub fn allocs_per_s(&self, cpus: f64) -> Option<Estimate> {
-        self.estimate(cpus, |rates| rates.calls)
+        self.estimate(cpus, |rates| rates.seen.calls)
     }
 
     pub fn bytes_per_s(&self, cpus: f64) -> Option<Estimate> {
@@ -139,7 +143,7 @@ impl ProcessAllocs {
         self.of_thread(
             thread,
             cpus,
-            |rates| rates.calls,
+            |rates| rates.seen.calls,
             |both| &both.0,
             |both| &both.0,
         )
@@ -174,8 +178,9 @@ impl ProcessAllocs {
             let share = share
                 .and_then(|(parts, wholes)| part(parts).of(whole(wholes), calls))
                 .unwrap_or_default();
+            let factor = dearer(rates).factor;
             // Who calls more often is slowed down by more: its share in windows is too small by up to so much.
-            let unequal = share.value * (1.0 - share.value) * slowed(rates);
+            let unequal = share.value * (1.0 - share.value) * factor * slowed(rates, factor);
             let error = share.error.hypot(unequal);
             let sum: &mut Estimate = sum.get_or_insert_default();
             sum.value += all.value * share.value;
@@ -262,13 +267,15 @@ impl SiteSum {
 /// A ratio estimate: what was counted over the time in which it was, by CPU time where that is known, since a window is too
 /// short for a job's waiting to be typical in it.
 fn estimate(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<Estimate> {
-    let seconds: f64 = rates.iter().map(|rates| rates.seconds).sum();
+    let dearer = dearer(rates);
+    let own = |rates: &Rates| rates.own(dearer.factor);
+    let seconds: f64 = rates.iter().map(own).sum();
     if seconds <= 0.0 {
         return None;
     }
     let per_second = rates.iter().map(of).sum::<f64>() / seconds;
-    let counted: f64 = rates.iter().map(|rates| rates.calls).sum();
-    let slowed = CALIBRATION_ERROR * slowed(rates);
+    let counted: f64 = rates.iter().map(|rates| rates.seen.calls).sum();
+    let slowed = dearer.error * slowed(rates, dearer.factor);
     let by_cpu = rates.iter().all(|rates| rates.by_cpu);
     let spread = if rates.len() < ENOUGH_WINDOWS {
         UNKNOWN_SPREAD / (rates.len() as f64).sqrt()
@@ -277,7 +284,7 @@ fn estimate(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<E
         let n = rates.len() as f64;
         let squares: f64 = rates
             .iter()
-            .map(|rates| (of(rates) - per_second * rates.seconds).powi(2))
+            .map(|rates| (of(rates) - per_second * own(rates)).powi(2))
             .sum();
         (squares * n / (n - 1.0)).sqrt() / (seconds * per_second)
     } else {
@@ -292,10 +299,16 @@ fn estimate(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<E
     })
 }
 
-/// What probes took, as a part of the time that was left.
-fn slowed(rates: &[Rates]) -> f64 {
-    let seconds: f64 = rates.iter().map(|rates| rates.seconds).sum();
-    rates.iter().map(|r| r.slowed * r.seconds).sum::<f64>() / seconds
+/// What a hit costs by the windows of a function.
+fn dearer(rates: &[Rates]) -> Dearer {
+    let seen: Vec<Seen> = rates.iter().map(|rates| rates.seen).collect();
+    dearer::dearer(&seen)
+}
+
+/// What probes took by calibration, as a part of the time that was left where a hit costs so many times that.
+fn slowed(rates: &[Rates], factor: f64) -> f64 {
+    let lost: f64 = rates.iter().map(|rates| rates.seen.lost).sum();
+    lost / rates.iter().map(|rates| rates.own(factor)).sum::<f64>()
 }
 
 /// Where sampled calls came from: process, function, frames.
@@ -486,7 +499,6 @@ fn rates(fact: &AllocWindowFact, function: &str, seconds: f64) -> Rates {
         None => all as f64 / threads.len().max(1) as f64,
     };
     let lost = hits * fact.hit_ns / 1e9;
-    let own = (time - lost).max(time * LEAST_OWN_SHARE);
     let of = |count: fn(&AllocCallsFact) -> u64| {
         fact.calls
             .iter()
@@ -495,10 +507,13 @@ fn rates(fact: &AllocWindowFact, function: &str, seconds: f64) -> Rates {
             .sum::<u64>() as f64
     };
     Rates {
-        seconds: own,
-        calls: of(|calls| calls.count),
+        seen: Seen {
+            time,
+            lost,
+            hits: all as f64,
+            calls: of(|calls| calls.count),
+        },
         bytes: of(|calls| calls.bytes),
-        slowed: lost / own,
         by_cpu: fact.cpu_ns.is_some(),
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod activity;
 pub mod alloc;
+mod dearer;
 pub mod files;
 pub mod gpu;
 pub mod history;
