@@ -1,5 +1,6 @@
 //! What this host offers to the tests, and the decision to skip aloud or to fail.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -57,8 +58,15 @@ pub fn has_tool(tool: &str) -> bool {
     })
 }
 
-/// A Python that can import `module`.
+/// A Python that can import `module`. It is looked for once: an emulated machine takes half a minute to import PyTorch.
 pub fn python_with(module: &str) -> Option<PathBuf> {
+    static FOUND: Mutex<BTreeMap<String, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = found.entry(module.to_owned());
+    known.or_insert_with(|| look_for_python(module)).clone()
+}
+
+fn look_for_python(module: &str) -> Option<PathBuf> {
     let named = std::env::var_os("TRAINPROF_PYTHON").map(PathBuf::from);
     let known = ["/usr/bin/python3", "python3"].map(PathBuf::from);
     named.into_iter().chain(known).find(|python| {

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use trainprof_tests::bpf;
 use trainprof_tests::env::{self, has_tool, root_test, skip};
@@ -94,25 +95,41 @@ fn a_process_that_ends_during_attach() {
     let Some(_turn) = root_test("a_process_that_ends_during_attach") else {
         return;
     };
+    let mut job = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let from = Instant::now();
+    let watch = Watch::attach(job.id() as i32, &os(&[&"--gpu", &"off"]));
+    let attach = from.elapsed();
+    drop(watch);
+    job.kill().expect("kill the job");
+    job.wait().expect("wait for the job");
     // Whenever it ends: before the scan (2), or after (a report of what there was).
-    for delay_ms in [0, 5, 20, 50, 100, 200, 300, 400] {
+    let mut codes = Vec::new();
+    for eighths in 0..=12 {
+        let delay = attach * eighths / 8;
         let mut job = Command::new("sleep").arg("60").spawn().expect("sleep");
-        let watch = Watch::spawn(os(&[&"attach", &job.id().to_string()]), &[]);
-        std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+        let watch = Watch::spawn(
+            os(&[&"attach", &job.id().to_string(), &"--gpu", &"off"]),
+            &[],
+        );
+        std::thread::sleep(delay);
         job.kill().expect("kill the job");
         job.wait().expect("wait for the job");
         let ended = watch.wait();
         assert!(
             !ended.stderr.contains("panicked"),
-            "after {delay_ms} ms:\n{}",
+            "after {delay:?}:\n{}",
             ended.stderr
         );
         match ended.code() {
             0 => assert!(ended.report().f64("/duration_s") >= 0.0),
-            2 => assert!(!ended.stderr.is_empty(), "a message after {delay_ms} ms"),
-            code => panic!("after {delay_ms} ms: exit status {code}:\n{}", ended.stderr),
+            2 => assert!(!ended.stderr.is_empty(), "a message after {delay:?}"),
+            code => panic!("after {delay:?}: exit status {code}:\n{}", ended.stderr),
         }
+        codes.push(ended.code());
     }
+    eprintln!("attaching takes {attach:?}; after each eighth of it: {codes:?}");
+    assert!(codes.contains(&2), "none ended before it was found");
+    assert!(codes.contains(&0), "none ended while probes were attached");
 }
 
 #[test]

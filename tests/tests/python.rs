@@ -4,15 +4,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use serde_json::Value;
-use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
+use trainprof_tests::env::{python_with, root_test, skip};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
 use trainprof_tests::{Checks, Data, Observed, Watch, Workload, observe_with};
 
 fn python(name: &str, module: &str) -> Option<PathBuf> {
-    if module == "torch" && left_out_in_vm(name, "PyTorch") {
-        return None;
-    }
     let found = python_with(module);
     if found.is_none() {
         skip(

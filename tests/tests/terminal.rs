@@ -48,7 +48,7 @@ fn terminal(columns: u16) -> (File, OwnedFd) {
 fn a_first_verdict_comes_within_ten_seconds_and_progress_takes_one_row() {
     let name = "a_first_verdict_comes_within_ten_seconds_and_progress_takes_one_row";
     let Some(_turn) = root_test(name) else { return };
-    if left_out_in_vm(name, "PyTorch") {
+    if left_out_in_vm(name, "PyTorch within ten seconds") {
         return;
     }
     let Some(python) = python_with("torch") else {

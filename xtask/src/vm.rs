@@ -8,6 +8,7 @@
 mod console;
 mod initramfs;
 mod machine;
+mod packages;
 
 use std::{
     collections::BTreeSet,
@@ -33,8 +34,9 @@ use crate::{
 
 /// The machines of one kernel, by the names of the test binaries that they run; the last one runs all others. So they take about as
 /// long as each other.
-const MACHINES: [&[&str]; 2] = [
+const MACHINES: [&[&str]; 3] = [
     &["gpu_calls", "gpu_driver", "memory", "lifecycle", "files"],
+    &["python", "passes"],
     &[],
 ];
 
@@ -52,6 +54,7 @@ struct Kernel<'a> {
     series: &'a str,
     dir: PathBuf,
     release: String,
+    packages: Option<PathBuf>,
 }
 
 impl Kernel<'_> {
@@ -82,6 +85,7 @@ impl Kernel<'_> {
                 .join(format!("vmlinuz-{}", self.release)),
             initramfs: &self.image(),
             disk: self.dir.join(format!("disk-{name}.img")),
+            packages: self.packages.as_deref(),
             log: root().join(format!("target/vm/serial-{}-{name}.log", self.series)),
             list,
         };
@@ -166,6 +170,7 @@ pub fn test<'a>(
             mine.map(whole).collect()
         })
         .collect();
+    let packages = packages::disk(&root().join("target/vm"))?;
     let mut kernels = Vec::new();
     for series in serieses {
         let dir = kernel_dir(series);
@@ -174,6 +179,7 @@ pub fn test<'a>(
             series,
             dir,
             release,
+            packages: packages.clone(),
         };
         kernel.pack(built, &lists)?;
         kernels.push((kernel, Ran::default()));

@@ -26,6 +26,14 @@ export TRAINPROF_VM=1 TRAINPROF_BIN=/bin/trainprof TRAINPROF_WORKLOADS=/workload
 export TRAINPROF_TEST_DIR=/tmp/tests NO_COLOR=1
 mkdir -p /tmp/tests
 mount -t ext4 /dev/vda /tmp/tests || echo 'no disk: the tests use memory'
+# What Python imports beyond its standard library.
+if mkdir /packages && mount -t ext4 -o ro,noload /dev/vdb /packages; then
+    mkdir -p /usr/lib/python3/dist-packages
+    mount --bind /packages/usr/lib/python3/dist-packages /usr/lib/python3/dist-packages
+    for library in /packages/lib/*.so* /packages/lib/*/*.so*; do
+        [ -e "${library#/packages}" ] || ln -s "$library" "${library#/packages}"
+    done
+fi
 cd /tmp/tests || exit 1
 echo
 echo "VM-UP $(uname -r), $(nproc) processors"

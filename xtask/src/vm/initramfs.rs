@@ -28,7 +28,7 @@ pub enum Task {
 }
 
 /// The longest that one test binary may run in it, so that the others still get their turn.
-const TEST_LIMIT_S: u32 = 450;
+const TEST_LIMIT_S: u32 = 900;
 /// What runs in the machine as its first process.
 const INIT: &str = include_str!("init.sh");
 /// File systems and devices that tests mount; those that are built into a kernel are left out.
@@ -135,7 +135,7 @@ fn with_libraries(
 }
 
 /// The absolute paths that ldd names; none for a static program.
-fn libraries(program: &Path) -> Vec<PathBuf> {
+pub fn libraries(program: &Path) -> Vec<PathBuf> {
     let listed = output(
         Command::new("ldd")
             .arg(program)
@@ -180,7 +180,7 @@ fn pack_allocators(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
     Ok(())
 }
 
-/// The distribution's Python with its standard library, when there is one; PyTorch would be too large.
+/// The distribution's Python with its standard library, when there is one; packages are on a disk (`packages`).
 fn pack_python(archive: &mut Archive<impl std::io::Write>) -> Result<()> {
     let Ok(python) = fs::canonicalize("/usr/bin/python3") else {
         return Ok(());

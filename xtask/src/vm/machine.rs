@@ -29,6 +29,8 @@ pub struct Machine<'a> {
     pub initramfs: &'a Path,
     /// Where its disk is made.
     pub disk: PathBuf,
+    /// A disk that it only reads (`packages`).
+    pub packages: Option<&'a Path>,
     /// Where all that it writes is kept.
     pub log: PathBuf,
     /// Which of the lists in the initramfs it runs.
@@ -127,11 +129,7 @@ impl Qemu {
         .arg(machine.kernel)
         .arg("-initrd")
         .arg(machine.initramfs)
-        .arg("-drive")
-        .arg(format!(
-            "file={},format=raw,if=virtio,cache=unsafe",
-            machine.disk.display().to_string().replace(',', ",,")
-        ))
+        .args(["-drive", &drive(&machine.disk, "cache=unsafe")])
         .arg("-append")
         .arg(format!(
             "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off {}{}",
@@ -140,6 +138,9 @@ impl Qemu {
         ))
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
+        if let Some(packages) = machine.packages {
+            qemu.args(["-drive", &drive(packages, "readonly=on")]);
+        }
         Ok(Self(
             qemu.spawn().context("cannot start qemu-system-x86_64")?,
         ))
@@ -154,11 +155,24 @@ impl Drop for Qemu {
     }
 }
 
+/// QEMU's words for a disk; they come in the order in which the machine sees them.
+fn drive(file: &Path, how: &str) -> String {
+    let file = file.display().to_string().replace(',', ",,");
+    format!("file={file},format=raw,if=virtio,{how}")
+}
+
 /// Makes an empty file system in a sparse file.
 fn make_disk(path: &Path) -> Result<()> {
     let file =
         fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     file.set_len(DISK_BYTES)?;
+    run(&mut mkfs(path))
+}
+
+/// What makes a file system in this file.
+pub fn mkfs(path: &Path) -> Command {
     let mkfs = find_program("mkfs.ext4").unwrap_or_else(|| "/usr/sbin/mkfs.ext4".into());
-    run(Command::new(mkfs).args(["-q", "-F"]).arg(path))
+    let mut command = Command::new(mkfs);
+    command.args(["-q", "-F"]).arg(path);
+    command
 }
