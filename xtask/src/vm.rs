@@ -36,7 +36,7 @@ use crate::{
 /// long as each other.
 const MACHINES: [&[&str]; 3] = [
     &["gpu_calls", "gpu_driver", "memory", "lifecycle", "files"],
-    &["python", "passes"],
+    &["python"],
     &[],
 ];
 
