@@ -1,11 +1,13 @@
 //! The control groups of a process: its limits, and the container, pod or batch job that they stand for.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::mounts::MountTable;
 use super::{EnvError, read_text, read_value};
+use crate::time::KtimeNs;
 
 /// Deeper hierarchies are not walked to the end (containers in pods in slices come to about ten levels).
 pub(crate) const MAX_DEPTH: usize = 64;
@@ -71,26 +73,21 @@ impl CgroupFacts {
         self.container_id.is_some() || self.pod_uid.is_some() || self.slurm_job_id.is_some()
     }
 
-    /// Reads the groups of a process: `/proc/PID/cgroup`, the limits of every group above it
-    /// (`cgroups(7)`; Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ in the kernel), and three variables of
-    /// its environment.
-    ///
-    /// # Errors
-    /// When the process has ended. Limits and variables that may not be read are `None`.
-    pub fn read(pid: u32) -> Result<CgroupFacts, EnvError> {
-        // Our own mounts: it is through them that the limits are read.
-        let mounts = MountTable::read(std::process::id()).unwrap_or_default();
-        CgroupFacts::read_from(&PathBuf::from(format!("/proc/{pid}")), &mounts)
-    }
-
-    fn read_from(process: &Path, mounts: &MountTable) -> Result<CgroupFacts, EnvError> {
-        let memberships = decode_memberships(&read_text(&process.join("cgroup"), 256 << 10)?);
+    /// Whose limits are read, and nothing else, from the lines of `/proc/PID/cgroup`.
+    fn limits_of(memberships: &[Membership], mounts: &MountTable) -> CgroupFacts {
         let mut facts = CgroupFacts::default();
-        for membership in &memberships {
+        for membership in memberships {
             if let Some((dir, top)) = locate(membership, mounts) {
                 facts.add_limits(membership, &dir, &top);
             }
         }
+        facts
+    }
+
+    fn read_from(process: &Path, groups: &mut Groups) -> Result<CgroupFacts, EnvError> {
+        let text = read_text(&process.join("cgroup"), 256 << 10)?;
+        let memberships = decode_memberships(&text);
+        let mut facts = groups.limits(text, &memberships);
         let environ = read_text(&process.join("environ"), 1 << 20).unwrap_or_default();
         facts.add_identity(&memberships, &environ);
         for membership in memberships {
@@ -164,6 +161,45 @@ impl CgroupFacts {
         if self.pod_uid.is_some() {
             self.pod_name = variable(environ, "POD_NAME").or_else(|| variable(environ, "HOSTNAME"));
         }
+    }
+}
+
+/// Control groups that were read, for all processes in them: a job that starts hundreds of programs a second has them in the same ones, and each of
+/// some ten hierarchies has limits at each level.
+#[derive(Default)]
+pub struct Groups {
+    /// Our own mounts: it is through them that limits are read.
+    mounts: Option<MountTable>,
+    /// Limits by the text of `/proc/PID/cgroup`.
+    limits: HashMap<String, CgroupFacts>,
+    read_at: KtimeNs,
+}
+
+/// For so many nanoseconds limits count as they were read.
+const FRESH_NS: u64 = 2_000_000_000;
+
+impl Groups {
+    /// Reads the groups of a process: `/proc/PID/cgroup`, the limits of every group above it
+    /// (`cgroups(7)`; Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ in the kernel), and three variables of
+    /// its environment. Limits may have been read for another process in the same groups, less than two seconds before `now`.
+    ///
+    /// # Errors
+    /// When the process has ended. Limits and variables that may not be read are `None`.
+    pub fn read(&mut self, now: KtimeNs, pid: u32) -> Result<CgroupFacts, EnvError> {
+        if now.0 >= self.read_at.0 + FRESH_NS {
+            *self = Groups {
+                read_at: now,
+                ..Groups::default()
+            };
+        }
+        CgroupFacts::read_from(&PathBuf::from(format!("/proc/{pid}")), self)
+    }
+
+    fn limits(&mut self, text: String, memberships: &[Membership]) -> CgroupFacts {
+        let own = || MountTable::read(std::process::id()).unwrap_or_default();
+        let mounts = self.mounts.get_or_insert_with(own);
+        let read = || CgroupFacts::limits_of(memberships, mounts);
+        self.limits.entry(text).or_insert_with(read).clone()
     }
 }
 

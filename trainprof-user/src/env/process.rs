@@ -5,7 +5,7 @@ use std::{fs, io, path::PathBuf};
 use procfs::process::{Process, Stat, StatFlags};
 use serde::{Deserialize, Serialize};
 
-use super::cgroup::CgroupFacts;
+use super::cgroup::{CgroupFacts, Groups};
 use super::{EnvError, clock, read_text};
 use crate::time::KtimeNs;
 
@@ -48,11 +48,11 @@ pub struct ProcessFacts {
 }
 
 impl ProcessFacts {
-    /// Reads a process.
+    /// Reads a process, and its control groups as [`Groups::read`].
     ///
     /// # Errors
     /// When there is no such process, or it ended meanwhile (see [`EnvError::is_gone`]).
-    pub fn read(pid: u32) -> Result<ProcessFacts, EnvError> {
+    pub fn read(now: KtimeNs, pid: u32, groups: &mut Groups) -> Result<ProcessFacts, EnvError> {
         let failed = |source| EnvError::Process { pid, source };
         let process = open(pid)?;
         let stat = process.stat().map_err(failed)?;
@@ -77,7 +77,7 @@ impl ProcessFacts {
                     .map(|pid| u32::try_from(pid).ok())
                     .collect()
             }),
-            cgroup: CgroupFacts::read(pid).ok(),
+            cgroup: groups.read(now, pid).ok(),
         };
         // Files above were opened by number: make sure that they were all of this process.
         if start_time(pid)? != facts.start_time_ticks {
@@ -409,10 +409,14 @@ mod tests {
         }
     }
 
+    fn read(pid: u32) -> Result<ProcessFacts, EnvError> {
+        ProcessFacts::read(clock::now(), pid, &mut Groups::default())
+    }
+
     #[test]
     fn we_can_read_ourselves() {
         let pid = std::process::id();
-        let facts = ProcessFacts::read(pid).expect("our own");
+        let facts = read(pid).expect("our own");
         assert_eq!(
             (facts.pid, facts.start_time_ticks),
             (pid, start_time(pid).expect("our own"))
@@ -448,7 +452,7 @@ mod tests {
             .spawn()
             .expect("true(1) exists");
         child.wait().expect("ends");
-        assert!(ProcessFacts::read(child.id()).expect_err("ended").is_gone());
+        assert!(read(child.id()).expect_err("ended").is_gone());
         assert!(
             is_kernel_thread(u32::MAX)
                 .expect_err("no such number")

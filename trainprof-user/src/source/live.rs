@@ -50,7 +50,7 @@ use super::{
     turns::{SomeCalls, Turns},
 };
 use crate::{
-    env::{EnvError, host::HostFacts, process},
+    env::{EnvError, cgroup::Groups, host::HostFacts, process},
     event::{self, Event},
     kernel::{KernelError, Limits, Probes, StatsSwitch},
     record::{
@@ -101,6 +101,7 @@ pub struct Live {
     probes: Probes,
     memo: Memo,
     foreign: Foreign,
+    groups: Groups,
     outsiders: Outsiders,
     pressure: Pressure,
     /// CPU nanoseconds of the threads that were alive in the last interval, since each is followed.
@@ -197,6 +198,7 @@ impl Live {
             probes,
             memo: Memo::default(),
             foreign: Foreign::default(),
+            groups: Groups::default(),
             outsiders: Outsiders::default(),
             pressure: Pressure::default(),
             ran_ns: 0,

@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     analysis::{Analysis, Finding, analyse, memory, memory_limit::nearest},
-    env::{cgroup::CgroupFacts, process::ProcessFacts},
+    env::{
+        cgroup::{CgroupFacts, Groups},
+        process::ProcessFacts,
+    },
     record::{
         Record,
         fact::{
@@ -352,7 +355,12 @@ fn each_control_group_is_filled_by_what_grows_in_it() {
             ..CgroupFacts::default()
         };
         // Of some process: only its group matters here.
-        let some = ProcessFacts::read(std::process::id()).expect("our own facts");
+        let some = ProcessFacts::read(
+            crate::time::KtimeNs(0),
+            std::process::id(),
+            &mut Groups::default(),
+        )
+        .expect("our own facts");
         seen.facts = Some(ProcessFacts {
             cgroup: Some(cgroup),
             ..some

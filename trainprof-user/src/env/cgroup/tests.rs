@@ -152,6 +152,42 @@ fn put(root: &Path, path: &str, text: &str) {
     fs::write(path, text).expect("a file");
 }
 
+/// Groups whose files are found through these mounts.
+fn through(mounts: &str) -> Groups {
+    Groups {
+        mounts: Some(MountTable::decode(mounts)),
+        ..Groups::default()
+    }
+}
+
+#[test]
+fn limits_are_read_once_for_all_processes_of_a_group_and_again_after_a_while() {
+    let root = tempfile::tempdir().expect("a folder");
+    let mounts = format!(
+        "31 1 0:30 / {} rw - cgroup2 cgroup2 rw\n",
+        root.path().display()
+    );
+    let mut groups = through(&mounts);
+    let limit = |groups: &mut Groups, group: &str, bytes: &str| {
+        put(root.path(), "a/memory.max", bytes);
+        put(root.path(), "proc/cgroup", &format!("0::{group}\n"));
+        let facts = CgroupFacts::read_from(&root.path().join("proc"), groups).expect("reads");
+        facts.memory_limit_bytes
+    };
+    assert_eq!(limit(&mut groups, "/a", "4096\n"), Some(4096));
+    assert_eq!(limit(&mut groups, "/a", "8192\n"), Some(4096));
+    assert_eq!(limit(&mut groups, "/a/b", "8192\n"), Some(8192));
+    // Who asks later has what is so then.
+    let now = KtimeNs(FRESH_NS - 1);
+    groups.read(now, std::process::id()).expect("our own");
+    assert_eq!(limit(&mut groups, "/a", "8192\n"), Some(4096));
+    groups
+        .read(KtimeNs(FRESH_NS), std::process::id())
+        .expect("our own");
+    groups.mounts = Some(MountTable::decode(&mounts));
+    assert_eq!(limit(&mut groups, "/a", "8192\n"), Some(8192));
+}
+
 #[test]
 fn the_tightest_limit_on_the_way_up_counts() {
     let root = tempfile::tempdir().expect("a folder");
@@ -164,11 +200,11 @@ fn the_tightest_limit_on_the_way_up_counts() {
     put(&fs_root, "a/b/cpuset.cpus.effective", "2-3\n");
     put(root.path(), "proc/cgroup", "0::/a/b\n");
     put(root.path(), "proc/environ", "SLURM_JOB_ID=17\0HOSTNAME=h\0");
-    let mounts = MountTable::decode(&format!(
+    let mut groups = through(&format!(
         "31 1 0:30 / {} rw - cgroup2 cgroup2 rw\n",
         fs_root.display()
     ));
-    let facts = CgroupFacts::read_from(&root.path().join("proc"), &mounts).expect("reads");
+    let facts = CgroupFacts::read_from(&root.path().join("proc"), &mut groups).expect("reads");
     assert_eq!(
         facts,
         CgroupFacts {
@@ -204,12 +240,12 @@ fn hybrid_hosts_and_containers_without_a_cgroup_namespace_work() {
         ),
     );
     let at = root.path().display();
-    let mounts = MountTable::decode(&format!(
+    let mut groups = through(&format!(
         "1 1 0:1 /docker/{ID} {at}/memory rw - cgroup cgroup rw,memory\n\
          2 1 0:2 /docker/{ID} {at}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
          3 1 0:3 / {at}/unified rw - cgroup2 cgroup2 rw\n"
     ));
-    let facts = CgroupFacts::read_from(&root.path().join("proc"), &mounts).expect("reads");
+    let facts = CgroupFacts::read_from(&root.path().join("proc"), &mut groups).expect("reads");
     assert_eq!(facts.memory_limit_bytes, Some(2_048_000));
     assert_eq!(facts.cpu_quota.map(|quota| quota.cpus()), Some(2.0));
     assert_eq!(
@@ -233,14 +269,18 @@ fn a_pod_is_named_by_its_environment() {
 
 #[test]
 fn our_own_groups_can_be_read() {
-    let facts = CgroupFacts::read(std::process::id()).expect("our own");
+    let mut groups = Groups::default();
+    let facts = groups
+        .read(KtimeNs(0), std::process::id())
+        .expect("our own");
     let bytes = postcard::to_stdvec(&facts).expect("encodes");
     assert_eq!(
         postcard::from_bytes::<CgroupFacts>(&bytes).expect("decodes"),
         facts
     );
     assert!(
-        CgroupFacts::read(u32::MAX)
+        groups
+            .read(KtimeNs(0), u32::MAX)
             .expect_err("no such process")
             .is_gone()
     );

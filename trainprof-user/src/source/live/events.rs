@@ -7,7 +7,7 @@ use trainprof_common::{
 
 use super::Live;
 use crate::{
-    env::{frameworks::FrameworkFacts, process::ProcessFacts},
+    env::{clock, frameworks::FrameworkFacts, process::ProcessFacts},
     event::{self, Event},
     record::{
         Record,
@@ -224,7 +224,7 @@ impl Live {
     ) {
         self.memo.learn_process(pid);
         // One that has the id since then is another one.
-        let facts = ProcessFacts::read(pid).ok();
+        let facts = ProcessFacts::read(clock::now(), pid, &mut self.groups).ok();
         let another = facts.as_ref().is_some_and(|facts| !facts.was_there(at));
         let facts = facts.filter(|_| !another);
         // Whose parent was told here was forked; it has what its siblings have.
