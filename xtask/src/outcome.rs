@@ -70,6 +70,8 @@ pub struct Outcome {
     pub words: Vec<String>,
     /// Counts the lists within a binary's output: what failed tests wrote, then their names.
     lists: u32,
+    /// Within a stack of calls, which says nothing that the message before it does not.
+    in_stack: bool,
 }
 
 impl Outcome {
@@ -95,7 +97,12 @@ impl Outcome {
         } else if line.starts_with("test result: ") {
             self.lists = 0;
         } else if self.lists == 1 && !line.is_empty() && self.words.len() < MOST_WORDS {
-            self.words.push(line.to_owned());
+            self.in_stack &= !line.starts_with("---- ");
+            self.in_stack |= line == "stack backtrace:";
+            if !self.in_stack {
+                self.words.push(line.to_owned());
+            }
+            self.in_stack &= !line.starts_with("note: ");
         }
         if self.lists > 0
             && let Some(name) = line.strip_prefix("    ")
@@ -136,6 +143,9 @@ failures:
 
 ---- a::one stdout ----
     indented words of the test
+stack backtrace:
+   0: core::panicking::panic_fmt
+note: Some details are omitted
     word
 
 failures:

@@ -169,9 +169,12 @@ pub fn for_scenarios() -> Result<()> {
     Ok(())
 }
 
-/// What the virtual machines take, their kernels included.
+/// What the virtual machines take, their kernels included. They have the distribution's Python.
 pub fn for_vms() -> Result<()> {
     install(&missing(VM_PROGRAMS))?;
+    if !has_pytorch(Path::new(DISTRIBUTIONS_PYTHON)) {
+        install(PYTHON_PACKAGES)?;
+    }
     for series in KERNELS {
         if !kernel_dir(series).join(UNPACKED).exists() {
             fetch_kernel(series)
@@ -181,19 +184,27 @@ pub fn for_vms() -> Result<()> {
     Ok(())
 }
 
-/// An interpreter that can import PyTorch: often not the first in PATH. The modules are looked for and not
-/// imported, which would take seconds.
+/// The interpreter that the distribution's packages are for.
+pub const DISTRIBUTIONS_PYTHON: &str = "/usr/bin/python3";
+
+/// An interpreter that can import PyTorch: often not the first in PATH.
 pub fn python() -> Option<PathBuf> {
-    let find = "import importlib.util as u, sys; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))";
     let named = std::env::var_os("TRAINPROF_PYTHON").map(PathBuf::from);
     let known = [
-        Some(PathBuf::from("/usr/bin/python3")),
+        Some(PathBuf::from(DISTRIBUTIONS_PYTHON)),
         find_program("python3"),
     ];
     named
         .into_iter()
         .chain(known.into_iter().flatten())
-        .find(|python| succeeds(Command::new(python).args(["-c", find]).args(PYTHON_MODULES)))
+        .find(|python| has_pytorch(python))
+}
+
+/// Whether an interpreter finds PyTorch and what else loaders import. The modules are looked for and not imported, which would take
+/// seconds.
+fn has_pytorch(python: &Path) -> bool {
+    let find = "import importlib.util as u, sys; sys.exit(any(u.find_spec(m) is None for m in sys.argv[1:]))";
+    succeeds(Command::new(python).args(["-c", find]).args(PYTHON_MODULES))
 }
 
 fn missing(programs: &[(&'static str, &'static str)]) -> Vec<&'static str> {

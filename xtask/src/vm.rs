@@ -54,7 +54,7 @@ struct Kernel<'a> {
     series: &'a str,
     dir: PathBuf,
     release: String,
-    packages: Option<PathBuf>,
+    packages: PathBuf,
 }
 
 impl Kernel<'_> {
@@ -85,7 +85,7 @@ impl Kernel<'_> {
                 .join(format!("vmlinuz-{}", self.release)),
             initramfs: &self.image(),
             disk: self.dir.join(format!("disk-{name}.img")),
-            packages: self.packages.as_deref(),
+            packages: &self.packages,
             log: root().join(format!("target/vm/serial-{}-{name}.log", self.series)),
             list,
         };

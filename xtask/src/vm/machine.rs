@@ -30,7 +30,7 @@ pub struct Machine<'a> {
     /// Where its disk is made.
     pub disk: PathBuf,
     /// A disk that it only reads (`packages`).
-    pub packages: Option<&'a Path>,
+    pub packages: &'a Path,
     /// Where all that it writes is kept.
     pub log: PathBuf,
     /// Which of the lists in the initramfs it runs.
@@ -130,6 +130,7 @@ impl Qemu {
         .arg("-initrd")
         .arg(machine.initramfs)
         .args(["-drive", &drive(&machine.disk, "cache=unsafe")])
+        .args(["-drive", &drive(machine.packages, "readonly=on")])
         .arg("-append")
         .arg(format!(
             "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off {}{}",
@@ -138,9 +139,6 @@ impl Qemu {
         ))
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
-        if let Some(packages) = machine.packages {
-            qemu.args(["-drive", &drive(packages, "readonly=on")]);
-        }
         Ok(Self(
             qemu.spawn().context("cannot start qemu-system-x86_64")?,
         ))

@@ -11,7 +11,10 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{initramfs::libraries, machine::mkfs};
-use crate::cmd::{output, run};
+use crate::{
+    cmd::{output, run},
+    setup::DISTRIBUTIONS_PYTHON,
+};
 
 /// Tells the folders and files in the distribution's folder of packages that a loader of pictures uses.
 const IMPORTED: &str = "
@@ -26,18 +29,16 @@ print('\\n'.join(sorted(found)))
 /// The disk is a sparse file: what nothing is written to takes no room.
 const DISK_BYTES: u64 = 4 << 30;
 
-/// Makes the disk where there is none that is younger than the host's last change of packages. `None`: the host has no PyTorch.
-pub fn disk(dir: &Path) -> Result<Option<PathBuf>> {
+/// Makes the disk where there is none that is younger than the host's last change of packages.
+pub fn disk(dir: &Path) -> Result<PathBuf> {
     let image = dir.join("packages.img");
     let changed = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     if let Some(made) = changed(&image)
         && changed(Path::new("/var/lib/dpkg/status")).is_none_or(|packages| packages < made)
     {
-        return Ok(Some(image));
+        return Ok(image);
     }
-    let Ok(imported) = output(Command::new("/usr/bin/python3").args(["-c", IMPORTED])) else {
-        return Ok(None);
-    };
+    let imported = output(Command::new(DISTRIBUTIONS_PYTHON).args(["-c", IMPORTED]))?;
     let tree = dir.join("packages");
     if tree.exists() {
         fs::remove_dir_all(&tree)?;
@@ -57,7 +58,7 @@ pub fn disk(dir: &Path) -> Result<Option<PathBuf>> {
     if made.is_err() {
         fs::remove_file(&image)?;
     }
-    made.map(|()| Some(image))
+    made.map(|()| image)
 }
 
 /// Copies a folder or a file to its place in the tree, and notes what its libraries load.
