@@ -81,9 +81,9 @@ fn the_kernel_checks_the_probes_without_going_along_many_ways() {
 const PATIENCE_S: f64 = 300.0;
 
 /// Seconds after which what watching costs is below the budget, half as long again, for jobs that get so many CPUs: one that
-/// others crowd earns the start later (docs/ARCHITECTURE.md, *The governor*: S, L, B and F are the most that is said there).
+/// others crowd earns the start later (docs/ARCHITECTURE.md, *The governor*: the most that is said there of S and of F beside so much work).
 fn repaid_s(cpus: f64) -> f64 {
-    let (start_s, lent_s, budget, fixed) = (0.4, 0.1 * cpus, 0.01, 0.006);
+    let (start_s, lent_s, budget, fixed) = (0.3, 0.1 * cpus, 0.01, 0.006);
     let earned = budget * cpus - fixed;
     if earned > 0.0 {
         (1.5 * (start_s + lent_s) / earned).clamp(60.0, PATIENCE_S)
@@ -135,6 +135,7 @@ fn all_that_watching_costs_comes_below_the_budget() {
         }
     }
     let report = watch.stop().report();
+    assert!(jobs.iter_mut().all(Workload::is_alive), "a job was harmed");
     drop(jobs);
     let cost = report.at("/cost");
     let processes = report.rows("/job/processes");

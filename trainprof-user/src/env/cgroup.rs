@@ -73,7 +73,7 @@ impl CgroupFacts {
         self.container_id.is_some() || self.pod_uid.is_some() || self.slurm_job_id.is_some()
     }
 
-    /// Whose limits are read, and nothing else, from the lines of `/proc/PID/cgroup`.
+    /// Nothing but the limits of the groups in the lines of `/proc/PID/cgroup`.
     fn limits_of(memberships: &[Membership], mounts: &MountTable) -> CgroupFacts {
         let mut facts = CgroupFacts::default();
         for membership in memberships {
