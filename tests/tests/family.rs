@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use trainprof_tests::env::{in_vm, left_out_in_vm, root_test};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
-use trainprof_tests::{Checks, Data, Observed, observe};
+use trainprof_tests::{Checks, Data, Observed, Watch, observe};
 
 const WAYS: [&str; 8] = [
     "fork", "grand", "exec", "short", "thread", "texec", "vfork", "orphan",
@@ -60,6 +60,35 @@ fn whoever_is_started_while_watching_is_followed() {
         checks.that(known.contains(&pid), || {
             format!("process {pid} read files and is not in the report")
         });
+    }
+    checks.done();
+}
+
+/// More come at a time than are looked at as they come.
+#[test]
+fn whoever_comes_in_numbers_and_lives_for_a_while_is_described() {
+    let Some(_turn) = root_test("whoever_comes_in_numbers_and_lives_for_a_while_is_described")
+    else {
+        return;
+    };
+    const LIVE: usize = 60;
+    let script = format!("for i in $(seq {LIVE}); do env sleep 4 & env true; done; wait");
+    let ended = Watch::run(&[], &os(&[&"sh", &"-c", &script]), &[]).wait();
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    let report = ended.report();
+    let processes = report.rows("/job/processes");
+    let described = |row: &&Value| row["command"] == json!(["sleep", "4"]);
+    let mut checks = Checks::new();
+    checks.nothing_lost(&report);
+    // With the shell and what it has numbers from.
+    checks.exact("processes", 2 + 2 * LIVE as u64, processes.len() as u64);
+    let described: Vec<&Value> = processes.iter().filter(described).collect();
+    checks.exact("described", LIVE as u64, described.len() as u64);
+    for row in described {
+        checks.that(row["name"] == "sleep" && row["ended"] == true, || {
+            row.to_string()
+        });
+        checks.that(f64_at(row, "/start_time") > 0.0, || row.to_string());
     }
     checks.done();
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use trainprof_tests::env::{python_with, root_test, skip};
+use trainprof_tests::env::{left_out_in_vm, python_with, root_test, skip};
 use trainprof_tests::gpu::{Facts, fake};
 use trainprof_tests::product::{Finished, Watch, trainprof};
 use trainprof_tests::report::{f64_at, u64_at};
@@ -160,13 +160,24 @@ fn what_the_driver_says_is_recorded() {
 fn what_a_device_counts_comes_before_its_samples() {
     let name = "what_a_device_counts_comes_before_its_samples";
     let Some(_turn) = root_test(name) else { return };
-    // Late answers count less than samples that came meanwhile.
     let driver = Driver::new("gpm 1\ndevice 0 util 50\ndevice 0 pcie 2048 4096\n");
     let (facts, ended) = driver.facts(3.0);
     let mut checks = Checks::new();
+    // Where an answer came late, samples of that time count: seldom, and nothing else is told.
+    for (metric, counted, sampled) in [
+        (GpuMetric::Utilisation, 0.45, 0.5),
+        (GpuMetric::MemoryUtilisation, 0.05, 0.25),
+    ] {
+        let facts = of(&facts, 0, metric);
+        let values: Vec<f64> = facts.iter().map(|fact| fact.value).collect();
+        let are = |value: f64| values.iter().filter(|v| (**v - value).abs() < 1e-6).count();
+        let (counted, sampled) = (are(counted), are(sampled));
+        checks.that(
+            counted + sampled == values.len() && counted > 9 * sampled,
+            || format!("{metric:?}: {values:?}"),
+        );
+    }
     for (metric, value) in [
-        (GpuMetric::Utilisation, 0.45),
-        (GpuMetric::MemoryUtilisation, 0.05),
         (GpuMetric::SmActivity, 0.4),
         (GpuMetric::SmOccupancy, 0.2),
         (GpuMetric::TensorActivity, 0.1),
@@ -428,6 +439,12 @@ fn memory_that_grows_is_the_processs_that_takes_it() {
 fn functions_of_python_that_keep_gpu_memory_are_named() {
     let name = "functions_of_python_that_keep_gpu_memory_are_named";
     let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(
+        name,
+        "a look at Python's stacks that costs no more than it does",
+    ) {
+        return;
+    }
     let Some(python) = python_with("ctypes") else {
         return skip(name, "no Python");
     };

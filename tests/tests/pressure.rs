@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use trainprof_common::thread::NR_STOPPED;
 use trainprof_tests::cgroup::Group;
-use trainprof_tests::env::{left_out_in_vm, root_test, skip};
+use trainprof_tests::env::{in_vm, left_out_in_vm, root_test, skip};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::{Checks, Finished, Watch, Workload};
 use trainprof_user::record::fact::{
@@ -191,7 +191,9 @@ fn hosts_time_adds_up(checks: &mut Checks, records: &[Record]) {
     let seconds = last.at.seconds_since(first.at);
     checks.that(seconds > 2.5, || format!("host seen for {seconds} s"));
     let share = (all(&last) - all(&first)) as f64 / 1e9 / (seconds * cpus);
-    checks.that((0.9..1.1).contains(&share), || {
+    // The kernel counts ticks, of which it misses some where its CPUs are emulated by one.
+    let least = if in_vm() { 0.6 } else { 0.9 };
+    checks.that((least..1.1).contains(&share), || {
         format!("{share} of the CPUs' time is accounted for")
     });
     checks.that(last.memory_available_bytes.is_some(), || {

@@ -101,9 +101,9 @@ fn keeps_to_its_budget(checks: &mut Checks, seen: &Observed, most: f64) {
     let job_s: f64 = processes.iter().map(|row| f64_at(row, "/cpu_s")).sum();
     let spent = report.f64("/cost/spent_share") - report.f64("/cost/start_cpu_s") / job_s;
     // The first four seconds are counted whole, at a tenth to a third of the job's CPU time. What else trainprof does takes an
-    // emulated CPU several times as long, and a job's call hardly.
-    let most = if in_vm() { 0.5 } else { most };
-    checks.that(spent > 0.01 && spent < most, || format!("{spent}: {cost}"));
+    // emulated CPU several times as long, and a job's call hardly: how much that is says nothing there.
+    let few = in_vm() || spent < most;
+    checks.that(spent > 0.01 && few, || format!("{spent}: {cost}"));
 }
 
 #[test]

@@ -11,8 +11,8 @@ use anyhow::{Result, bail};
 use crate::{
     cmd::{as_root, root, run},
     lanes,
-    outcome::Outcome,
-    test::{Built, MORE_TRIES, counted_with, name_of},
+    outcome::{Outcome, Test},
+    test::{Built, MORE_TRIES, counted, name_of},
 };
 
 /// No binary of root tests takes longer, or it hangs.
@@ -49,42 +49,47 @@ const BESIDE: &[&str] = &[
     "surroundings",
 ];
 
-/// A binary whose output is shown whole, and what became of its tests.
-type Ran<'a> = (&'a PathBuf, Result<Outcome>);
-
 /// What failed is tried again, alone, when all others are through, by which time whatever else ran on the host may have ended.
 pub fn test(built: &Built, filter: Option<&str>) -> Result<Outcome> {
     let (beside, alone) = sorted(&built.test_binaries)?;
     // Before two binaries want them at the same time.
     build_workloads()?;
     let mut all = Outcome::default();
-    let mut failed = Vec::new();
     let mut ended = side_by_side(built, &beside, filter);
     ended.extend(alone.into_iter().map(|binary| {
         println!("\n-- {}", name_of(binary));
-        let run = command(built, binary)
-            .and_then(|mut command| counted_with(command.args(filter), |line| println!("{line}")));
-        (binary, run)
+        let show = |line: &str| println!("{line}");
+        command(built, binary).and_then(|mut c| counted(binary, c.args(filter), show))
     }));
-    for (binary, run) in ended {
-        let run = run?;
-        failed.extend(run.failed.iter().map(|name| (binary, name.clone())));
-        all.add(run);
+    for run in ended {
+        all.add(run?);
     }
-    for (binary, name) in failed {
-        let mut passed = false;
-        for _ in 0..MORE_TRIES {
-            println!("\nAGAIN {name}: it failed, and is run once more, alone");
-            let mut command = command(built, binary)?;
-            let again = counted_with(command.args(["--exact", &name]), |line| println!("{line}"))?;
-            passed = again.tally.passed == 1 && again.tally.failed == 0;
-            if passed {
-                break;
-            }
+    let failed: Vec<Test> = all.failed.iter().map(|f| f.test.clone()).collect();
+    for test in failed {
+        if passes_now(built, &test)? {
+            all.passed_again(test);
         }
-        all.tally.tried_again(passed);
     }
     Ok(all)
+}
+
+/// Whether a test that failed passes when it is run again, alone.
+fn passes_now(built: &Built, test: &Test) -> Result<bool> {
+    let all = built.test_binaries.iter();
+    let Some(binary) = all.into_iter().find(|b| name_of(b) == test.binary) else {
+        bail!("{test} failed, and there is no such binary");
+    };
+    for _ in 0..MORE_TRIES {
+        println!("\nAGAIN {test}: it failed, and is run once more, alone");
+        let mut command = command(built, binary)?;
+        let again = counted(binary, command.args(["--exact", &test.name]), |line| {
+            println!("{line}")
+        })?;
+        if (again.tally.passed, again.tally.failed) == (1, 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Those that run beside others, in the order of [`BESIDE`], and the rest.
@@ -104,16 +109,20 @@ fn sorted(binaries: &[PathBuf]) -> Result<(Vec<&PathBuf>, Vec<&PathBuf>)> {
 }
 
 /// Runs binaries in [`LANES`] lanes.
-fn side_by_side<'a>(built: &Built, binaries: &[&'a PathBuf], filter: Option<&str>) -> Vec<Ran<'a>> {
+fn side_by_side(
+    built: &Built,
+    binaries: &[&PathBuf],
+    filter: Option<&str>,
+) -> Vec<Result<Outcome>> {
     lanes::work(LANES, binaries.iter().copied(), |binary| {
-        (binary, shown_whole(built, binary, filter))
+        shown_whole(built, binary, filter)
     })
 }
 
 /// Runs a binary, and shows what it wrote to standard output when it has ended, so that two do not mix.
 fn shown_whole(built: &Built, binary: &Path, filter: Option<&str>) -> Result<Outcome> {
     let mut lines = format!("\n-- {}\n", name_of(binary));
-    let run = counted_with(command(built, binary)?.args(filter), |line| {
+    let run = counted(binary, command(built, binary)?.args(filter), |line| {
         lines.push_str(line);
         lines.push('\n');
     });

@@ -1,7 +1,9 @@
 //! Reads what libtest writes: how many tests passed, which failed, and what those wrote.
 
-/// Lines kept of what the failed tests of one part wrote.
-const MOST_WORDS: usize = 200;
+use std::fmt;
+
+/// Lines kept of what a failed test wrote.
+const MOST_WORDS: usize = 40;
 
 /// What became of the tests so far.
 #[derive(Default, Debug, PartialEq, Eq, Clone, Copy)]
@@ -10,8 +12,6 @@ pub struct Tally {
     pub failed: u32,
     /// Tests that said aloud that they left themselves out; libtest counts them as passed.
     pub skipped: u32,
-    /// Tests that passed at a later try only: timing on a shared machine. They count as passed.
-    pub repeated: u32,
 }
 
 impl Tally {
@@ -19,16 +19,6 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
-        self.repeated += other.repeated;
-    }
-
-    /// A test that had failed was run again, alone.
-    pub fn tried_again(&mut self, passed: bool) {
-        if passed {
-            self.failed = self.failed.saturating_sub(1);
-            self.passed += 1;
-            self.repeated += 1;
-        }
     }
 
     /// Reads libtest's `test result: ok. 3 passed; 0 failed; …`.
@@ -60,14 +50,37 @@ impl Tally {
     }
 }
 
+/// A test of a binary.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone)]
+pub struct Test {
+    pub binary: String,
+    pub name: String,
+}
+
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.name, self.binary)
+    }
+}
+
+/// A test that failed, and what it wrote.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failed {
+    pub test: Test,
+    pub words: Vec<String>,
+}
+
 /// What became of some tests.
 #[derive(Default)]
 pub struct Outcome {
+    /// Whose output is read.
+    binary: String,
     pub tally: Tally,
-    /// Names of those that failed, of the last binary.
-    pub failed: Vec<String>,
-    /// What they wrote.
-    pub words: Vec<String>,
+    pub failed: Vec<Failed>,
+    /// Those that passed at a later try only: timing on a shared machine. They count as passed.
+    pub repeated: Vec<Test>,
+    /// What failed and is no test, one sentence each.
+    pub errors: Vec<String>,
     /// Counts the lists within a binary's output: what failed tests wrote, then their names.
     lists: u32,
     /// Within a stack of calls, which says nothing that the message before it does not.
@@ -75,9 +88,39 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Of this binary, which has written nothing yet.
+    pub fn of(binary: &str) -> Self {
+        let mut outcome = Self::default();
+        outcome.begin(binary);
+        outcome
+    }
+
+    /// What is read from now on is this binary's.
+    pub fn begin(&mut self, binary: &str) {
+        binary.clone_into(&mut self.binary);
+        self.lists = 0;
+        self.in_stack = false;
+    }
+
     pub fn add(&mut self, other: Self) {
         self.tally.add(other.tally);
-        self.words.extend(other.words);
+        self.failed.extend(other.failed);
+        self.repeated.extend(other.repeated);
+        self.errors.extend(other.errors);
+    }
+
+    /// Something that is no test failed.
+    pub fn broke(&mut self, error: String) {
+        self.tally.failed += 1;
+        self.errors.push(error);
+    }
+
+    /// A test that had failed was run again, alone, and passed.
+    pub fn passed_again(&mut self, test: Test) {
+        self.failed.retain(|failed| failed.test != test);
+        self.tally.failed = self.tally.failed.saturating_sub(1);
+        self.tally.passed += 1;
+        self.repeated.push(test);
     }
 
     /// Reads a line of libtest's output.
@@ -93,30 +136,43 @@ impl Outcome {
     pub fn read_failures(&mut self, line: &str) {
         if line == "failures:" {
             self.lists += 1;
-            self.failed.clear();
         } else if line.starts_with("test result: ") {
             self.lists = 0;
-        } else if self.lists == 1 && !line.is_empty() && self.words.len() < MOST_WORDS {
-            self.in_stack &= !line.starts_with("---- ");
-            self.in_stack |= line == "stack backtrace:";
-            if !self.in_stack {
-                self.words.push(line.to_owned());
-            }
-            self.in_stack &= !line.starts_with("note: ");
+        } else if self.lists == 1 {
+            self.read_words(line);
         }
-        if self.lists > 0
-            && let Some(name) = line.strip_prefix("    ")
-            && !name.is_empty()
-            && !name.contains(char::is_whitespace)
+    }
+
+    /// Reads a line of what failed tests wrote.
+    fn read_words(&mut self, line: &str) {
+        let title = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(name) = title {
+            self.in_stack = false;
+            let test = Test {
+                binary: self.binary.clone(),
+                name: name.to_owned(),
+            };
+            let words = Vec::new();
+            self.failed.push(Failed { test, words });
+            return;
+        }
+        self.in_stack |= line == "stack backtrace:";
+        if let Some(failed) = self.failed.last_mut()
+            && !self.in_stack
+            && !line.is_empty()
+            && failed.words.len() < MOST_WORDS
         {
-            self.failed.push(name.to_owned());
+            failed.words.push(line.to_owned());
         }
+        self.in_stack &= !line.starts_with("note: ");
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Outcome, Tally};
+    use super::{Failed, Outcome, Tally, Test};
 
     #[test]
     fn result_lines_are_read() {
@@ -126,7 +182,7 @@ mod tests {
             Some(Tally {
                 passed: 12,
                 failed: 3,
-                ..Tally::default()
+                skipped: 0
             })
         );
         assert_eq!(Tally::from_result_line("test a::b ... ok"), None);
@@ -134,11 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn failed_tests_are_known_by_name() {
+    fn failed_tests_are_known_by_name_with_their_words() {
         let text = "
-running 3 tests
+running 4 tests
 test a::one ... FAILED
+test three ... FAILED
 test two ... ok
+test four ... ok
 failures:
 
 ---- a::one stdout ----
@@ -148,31 +206,39 @@ stack backtrace:
 note: Some details are omitted
     word
 
+---- three stdout ----
+stack backtrace:
+   0: core::panicking::panic_fmt
+
+
 failures:
     a::one
+    three
 
-test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+test result: FAILED. 2 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
     afterwards
 ";
-        let mut outcome = Outcome::default();
+        let mut outcome = Outcome::of("waits");
         text.lines().for_each(|line| outcome.read(line));
-        assert_eq!(outcome.failed, ["a::one"]);
-        assert_eq!(
-            outcome.words,
-            [
-                "---- a::one stdout ----",
-                "    indented words of the test",
-                "    word"
-            ]
-        );
-        outcome.tally.tried_again(true);
-        assert_eq!(
-            (
-                outcome.tally.passed,
-                outcome.tally.failed,
-                outcome.tally.repeated
-            ),
-            (3, 0, 1)
-        );
+        let test = |name: &str| Test {
+            binary: "waits".to_owned(),
+            name: name.to_owned(),
+        };
+        let one = Failed {
+            test: test("a::one"),
+            words: ["    indented words of the test", "    word"]
+                .map(str::to_owned)
+                .to_vec(),
+        };
+        let three = Failed {
+            test: test("three"),
+            words: Vec::new(),
+        };
+        assert_eq!(outcome.failed, [one, three]);
+
+        outcome.passed_again(test("a::one"));
+        assert_eq!((outcome.tally.passed, outcome.tally.failed), (3, 1));
+        assert_eq!(outcome.repeated, [test("a::one")]);
+        assert_eq!(outcome.failed[0].test.to_string(), "three of waits");
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     setup, vm,
 };
 
-/// How often what needs a kernel, and failed, is tried again: it measures time, on hosts that others share.
+/// How often what needs this host's kernel, and failed, is tried again: it measures time, on hosts that others share.
 pub const MORE_TRIES: u32 = 2;
 /// What the tests are built with: optimised, but crate by crate.
 const PROFILE: &str = "quick";
@@ -81,25 +81,22 @@ impl Account {
                     tally.failed,
                     took.as_secs_f64()
                 );
-                if tally.failed > 0 {
-                    self.notes
-                        .push(format!("FAILED {name}: {} failed", tally.failed));
+                for failed in &outcome.failed {
+                    self.failed(name, &failed.test.to_string(), &failed.words);
                 }
-                let words = outcome.words.iter();
-                self.words
-                    .extend(words.map(|line| format!("{name}: {line}")));
+                for error in &outcome.errors {
+                    self.failed(name, error, &[]);
+                }
                 if tally.skipped > 0 {
                     self.notes.push(format!(
                         "SKIPPED {name}: {} tests left themselves out, see SKIP",
                         tally.skipped
                     ));
                 }
-                if tally.repeated > 0 {
-                    self.notes.push(format!(
-                        "REPEATED {name}: {} tests passed at a later try only, see AGAIN",
-                        tally.repeated
-                    ));
-                }
+                let repeated = outcome.repeated.iter();
+                self.notes.extend(repeated.map(|test| {
+                    format!("REPEATED {name}: {test} passed at a later try only, see AGAIN")
+                }));
                 self.tally.add(tally);
             }
             Err(error) => {
@@ -109,6 +106,14 @@ impl Account {
                 self.tally.failed += 1;
             }
         }
+    }
+
+    /// Something of a part failed, and wrote these lines.
+    fn failed(&mut self, part: &str, what: &str, words: &[String]) {
+        self.notes.push(format!("FAILED {part}: {what}"));
+        let words = words.iter();
+        self.words
+            .extend(words.map(|line| format!("{part}: {what}: {line}")));
     }
 
     /// Says aloud that something is not tested; in CI that is a failure.
@@ -255,6 +260,7 @@ fn fuzz_target() -> Result<()> {
 /// Tests that need neither root nor a certain kernel, and examples in the documentation.
 fn unit_tests(built: &Built, filter: Option<&str>) -> Result<Outcome> {
     let mut all = Outcome::default();
+    let show = |line: &str| println!("{line}");
     for test in &built.units {
         println!("\n-- {}", name_of(&test.binary));
         let mut command = Command::new(&test.binary);
@@ -262,11 +268,12 @@ fn unit_tests(built: &Built, filter: Option<&str>) -> Result<Outcome> {
             .args(filter)
             .current_dir(&test.folder)
             .env("CARGO_MANIFEST_DIR", &test.folder);
-        all.add(counted(&mut command)?);
+        all.add(counted(&test.binary, &mut command, show)?);
     }
     let mut examples = cargo();
     examples.args(["test", "--profile", PROFILE, "--workspace", "--doc"]);
-    all.add(counted(examples.args(filter))?);
+    let examples = examples.args(filter);
+    all.add(counted(Path::new("examples"), examples, show)?);
     Ok(all)
 }
 
@@ -385,20 +392,19 @@ pub fn name_of(binary: &Path) -> String {
         .to_owned()
 }
 
-/// Runs tests, shows what they write and adds up their results.
-fn counted(command: &mut Command) -> Result<Outcome> {
-    counted_with(command, |line| println!("{line}"))
-}
-
-/// The same; `show` gets each line that they write. A command that fails without a failed test (it did not compile, it was killed) counts
-/// as a failure.
-pub fn counted_with(command: &mut Command, mut show: impl FnMut(&str)) -> Result<Outcome> {
+/// Runs a binary of tests, gives each line that they write to `show`, and adds up their results. A command that fails without a
+/// failed test (it did not compile, it was killed) counts as a failure.
+pub fn counted(
+    binary: &Path,
+    command: &mut Command,
+    mut show: impl FnMut(&str),
+) -> Result<Outcome> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start {}", crate::cmd::show(command)))?;
     let stdout = child.stdout.take().context("the output is piped")?;
-    let mut outcome = Outcome::default();
+    let mut outcome = Outcome::of(&name_of(binary));
     for line in BufReader::new(stdout).split(b'\n') {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
@@ -407,11 +413,9 @@ pub fn counted_with(command: &mut Command, mut show: impl FnMut(&str)) -> Result
     }
     let status = child.wait()?;
     if !status.success() && outcome.tally.failed == 0 {
-        show(&format!(
-            "{} ended with {status}",
-            crate::cmd::show(command)
-        ));
-        outcome.tally.failed = 1;
+        let error = format!("{} ended with {status}", crate::cmd::show(command));
+        show(&error);
+        outcome.broke(error);
     }
     Ok(outcome)
 }

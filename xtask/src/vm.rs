@@ -19,17 +19,13 @@ use std::{
 
 use anyhow::{Result, bail};
 
-use self::{
-    console::{Console, Test},
-    initramfs::Task,
-    machine::Machine,
-};
+use self::{console::Console, initramfs::Task, machine::Machine};
 use crate::{
     cmd::root,
     lanes, left_out,
-    outcome::Outcome,
+    outcome::{Outcome, Test},
     setup::{kernel_dir, kernel_release},
-    test::{Built, MORE_TRIES, name_of},
+    test::{Built, name_of},
 };
 
 /// The machines of one kernel, by the names of the test binaries that they run; the last one runs all others. So they take about as
@@ -39,6 +35,9 @@ const MACHINES: [&[&str]; 3] = [
     &["python"],
     &[],
 ];
+
+/// How often what failed is tried again: an emulated processor's time is even less its own than a shared host's.
+const MORE_TRIES: u32 = 3;
 
 /// Which of [`MACHINES`] runs a test binary.
 fn machine_of(binary: &Path) -> usize {
@@ -90,42 +89,42 @@ impl Kernel<'_> {
             list,
         };
         let console = machine.run()?;
-        if console.results != results {
+        if console.results.len() != results {
             bail!(
                 "{} of {results} test binaries told a result",
-                console.results
+                console.results.len()
             );
         }
         Ok(console)
     }
 
-    /// Tries failed tests again, each time in a machine of their own; adds what becomes of them.
-    fn again(&self, built: &Built, mut failed: Vec<Test>, outcome: &mut Outcome) -> Result<()> {
+    /// Tries what failed again, each time in a machine of their own.
+    fn again(&self, built: &Built, outcome: &mut Outcome) -> Result<()> {
         for _ in 0..MORE_TRIES {
+            let failed: Vec<Test> = outcome.failed.iter().map(|f| f.test.clone()).collect();
             if failed.is_empty() {
                 break;
             }
-            for (binary, test) in &failed {
-                println!("AGAIN {test} of {binary}: it failed, and is run again, alone");
+            for test in &failed {
+                println!("AGAIN {test}: it failed, and is run again, alone");
             }
-            let tasks: Vec<Task> = failed.iter().cloned().map(Task::One).collect();
-            let results = tasks.len();
+            let tasks = failed.iter().cloned().map(Task::One).collect();
             self.pack(built, &[tasks])?;
-            let console = self.run(0, "again", results)?;
-            let passed = console.outcome.tally.passed;
-            (0..passed).for_each(|_| outcome.tally.tried_again(true));
-            outcome.words.extend(console.outcome.words);
-            failed = console.failed;
+            let console = self.run(0, "again", failed.len())?;
+            for (test, result) in failed.into_iter().zip(console.results) {
+                if (result.passed, result.failed) == (1, 0) {
+                    outcome.passed_again(test);
+                }
+            }
         }
         Ok(())
     }
 }
 
-/// What became of a kernel's tests, and of which ones that can be tried again.
+/// What became of a kernel's tests.
 #[derive(Default)]
 struct Ran {
     outcome: Outcome,
-    failed: Vec<Test>,
     left_out: BTreeSet<String>,
     /// Machines that did not come to their end.
     broken: u32,
@@ -136,7 +135,6 @@ impl Ran {
         match console {
             Ok(console) => {
                 self.outcome.add(console.outcome);
-                self.failed.extend(console.failed);
                 self.left_out.extend(console.left_out);
             }
             Err(error) => self.broke(&error),
@@ -145,8 +143,7 @@ impl Ran {
 
     fn broke(&mut self, error: &anyhow::Error) {
         println!("{error:#}");
-        self.outcome.tally.failed += 1;
-        self.outcome.words.push(format!("{error:#}"));
+        self.outcome.broke(format!("{error:#}"));
         self.broken += 1;
     }
 }
@@ -189,10 +186,7 @@ pub fn test<'a>(
     }
     let mut outcomes = Vec::new();
     for (kernel, mut ran) in kernels {
-        let failed = std::mem::take(&mut ran.failed);
-        if !failed.is_empty()
-            && let Err(error) = kernel.again(built, failed, &mut ran.outcome)
-        {
+        if let Err(error) = kernel.again(built, &mut ran.outcome) {
             ran.broke(&error);
         }
         let whole = filter.is_none() && ran.broken == 0;
@@ -201,9 +195,9 @@ pub fn test<'a>(
             kernel.series,
             ran.left_out.len()
         );
-        let differences = left_out::differences(&ran.left_out, whole);
-        ran.outcome.tally.failed += differences.len() as u32;
-        ran.outcome.words.extend(differences);
+        for difference in left_out::differences(&ran.left_out, whole) {
+            ran.outcome.broke(difference);
+        }
         outcomes.push((kernel.series, ran.outcome));
     }
     Ok(outcomes)

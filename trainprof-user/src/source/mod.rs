@@ -12,6 +12,7 @@ mod jitter;
 mod live;
 mod mapped;
 mod memo;
+mod newcomers;
 mod outsiders;
 pub mod own;
 mod pages;

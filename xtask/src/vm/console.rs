@@ -7,19 +7,14 @@ use crate::{
     outcome::{Outcome, Tally},
 };
 
-/// A test of a binary, by their names.
-pub type Test = (String, String);
-
 /// What the console said so far.
 #[derive(Default)]
 pub struct Console {
     pub outcome: Outcome,
     /// Names of tests that left themselves out.
     pub left_out: BTreeSet<String>,
-    /// Tests that failed, of all binaries.
-    pub failed: Vec<Test>,
-    /// How many runs of a binary told a result.
-    pub results: usize,
+    /// What each run of a binary told, in their order.
+    pub results: Vec<Tally>,
     is_up: bool,
     pub done: bool,
 }
@@ -35,10 +30,10 @@ impl Console {
             self.is_up = true;
         } else if line.starts_with("VM-DONE") {
             self.done = true;
-        } else if line.starts_with("VM-BEGIN ") {
-            self.outcome.failed.clear();
+        } else if let Some(run) = line.strip_prefix("VM-BEGIN ") {
+            let name = run.split(' ').next().unwrap_or_default();
+            self.outcome.begin(name);
         } else if let Some(result) = line.strip_prefix("VM-RESULT ") {
-            self.results += 1;
             self.ended(result);
         }
         self.outcome.read_failures(line);
@@ -46,29 +41,25 @@ impl Console {
     }
 
     /// A run of a binary ended with this result: how many tests passed and failed, its exit status, its name.
-    fn ended(&mut self, result: &str) {
-        let tally = &mut self.outcome.tally;
-        let mut words = result.split(' ');
+    fn ended(&mut self, told: &str) {
+        let mut words = told.split(' ');
         let mut number = || words.next()?.parse::<u32>().ok();
-        match (number(), number(), number(), words.next()) {
-            (Some(passed), Some(failed), Some(status), Some(name)) => {
-                // A binary that was killed has not counted its own end.
-                let failed = if status != 0 && failed == 0 {
-                    1
-                } else {
-                    failed
-                };
-                tally.add(Tally {
-                    passed,
-                    failed,
-                    ..Tally::default()
-                });
-                let tests = self.outcome.failed.drain(..);
-                self.failed
-                    .extend(tests.map(|test| (name.to_owned(), test)));
+        let mut result = Tally::default();
+        match (number(), number(), number()) {
+            (Some(passed), Some(0), Some(0)) => result.passed = passed,
+            (Some(passed), Some(failed), Some(_)) if failed > 0 => {
+                result.passed = passed;
+                result.failed = failed;
             }
-            _ => tally.failed += 1,
+            // A binary that was killed has not counted its own end.
+            _ => {
+                result.failed = 1;
+                let error = format!("a binary ended with {told} (passed, failed, status, name)");
+                self.outcome.errors.push(error);
+            }
         }
+        self.results.push(result);
+        self.outcome.tally.add(result);
     }
 }
 
@@ -101,18 +92,26 @@ mod tests {
             console.left_out.into_iter().collect::<Vec<_>>(),
             ["root_torch"]
         );
-        assert_eq!(console.failed, [("root_io".to_owned(), "cold".to_owned())]);
+        let failed = console.outcome.failed.iter();
         assert_eq!(
-            (console.results, console.outcome.tally),
-            (
-                3,
-                Tally {
-                    passed: 4,
-                    failed: 3,
-                    skipped: 1,
-                    repeated: 0
-                }
-            )
+            failed.map(|f| f.test.to_string()).collect::<Vec<_>>(),
+            ["cold of root_io"]
+        );
+        let results = console.results.iter();
+        assert_eq!(
+            results.map(|r| (r.passed, r.failed)).collect::<Vec<_>>(),
+            [(4, 1), (0, 1), (0, 1)]
+        );
+        let tally = Tally {
+            passed: 4,
+            failed: 3,
+            skipped: 1,
+        };
+        assert_eq!(console.outcome.tally, tally);
+        let errors = console.outcome.errors;
+        assert!(
+            errors.len() == 2 && errors[0].contains("0 0 137 root_hung"),
+            "{errors:?}"
         );
     }
 }

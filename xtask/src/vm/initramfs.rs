@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     cmd::{find_program, output, root},
     cpio::Archive,
+    outcome::Test,
     test::{Built, name_of},
 };
 
@@ -24,7 +25,7 @@ pub enum Task {
     /// The tests of a binary whose name holds a text.
     Whole(String, String),
     /// One test of a binary.
-    One((String, String)),
+    One(Test),
 }
 
 /// The longest that one test binary may run in it, so that the others still get their turn.
@@ -115,7 +116,7 @@ pub fn pack(
 fn lines(tasks: &[Task]) -> String {
     let line = |task: &Task| match task {
         Task::Whole(binary, filter) => format!("{binary} {filter}\n"),
-        Task::One((binary, test)) => format!("{binary} --exact {test}\n"),
+        Task::One(Test { binary, name }) => format!("{binary} --exact {name}\n"),
     };
     tasks.iter().map(line).collect()
 }
@@ -282,14 +283,17 @@ fn module_content(file: &Path) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Task, lines, load_order};
+    use super::{Task, Test, lines, load_order};
 
     #[test]
     fn tasks_are_lines_of_a_binary_and_its_arguments() {
         let tasks = [
             Task::Whole("io".into(), "cold".into()),
             Task::Whole("io".into(), String::new()),
-            Task::One(("io".into(), "cold_reads".into())),
+            Task::One(Test {
+                binary: "io".into(),
+                name: "cold_reads".into(),
+            }),
         ];
         assert_eq!(lines(&tasks), "io cold\nio \nio --exact cold_reads\n");
     }

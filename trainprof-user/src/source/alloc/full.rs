@@ -8,8 +8,9 @@ use std::{
 use super::{Allocs, Open};
 use crate::{kernel::AllocProbes, record::Record, time::KtimeNs};
 
-/// At the end of the watch what is still to be told is waited for this long, and looked for this often.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// At the end of the watch what is still to be told is waited for this long, and looked for this often. Without it nothing is
+/// known of the last second, or at all, and a slow or crowded host takes seconds for it.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 impl Allocs {

@@ -41,6 +41,8 @@ const TRAPS_NS: [f64; 3] = [500.0, 9_000.0, 500.0];
 const BUSY_CPUS: f64 = 0.1;
 /// What was spent is told at least once in so many intervals.
 const TOLD_EVERY: u32 = 10;
+/// Measuring what a probe costs takes a second or two; this long, and something is in its way.
+const LONG_TO_CALIBRATE_NS: u64 = 5_000_000_000;
 /// A window of which nothing was heard for so long is given up.
 const LOST_AFTER_NS: u64 = 10_000_000_000;
 
@@ -138,7 +140,8 @@ pub struct Allocs {
     ran: BTreeMap<u32, u64>,
     /// Places in an allocator.
     allocator_places: BTreeSet<u32>,
-    asked_to_calibrate: bool,
+    /// When it was asked what a probe costs.
+    asked_to_calibrate: Option<KtimeNs>,
     calibration: Option<Calibration>,
     windows: u32,
     open: Option<Open>,
@@ -172,7 +175,7 @@ impl Allocs {
             processes: BTreeMap::new(),
             ran: BTreeMap::new(),
             allocator_places: BTreeSet::new(),
-            asked_to_calibrate: false,
+            asked_to_calibrate: None,
             calibration: None,
             windows: 0,
             open: None,
@@ -394,8 +397,8 @@ impl Allocs {
         if self.mode == Mode::Off {
             return;
         }
-        if !self.asked_to_calibrate {
-            self.asked_to_calibrate = probes.calibrate();
+        if self.asked_to_calibrate.is_none() && probes.calibrate() {
+            self.asked_to_calibrate = Some(now);
         }
         for notice in probes.notices() {
             self.notice(now, notice, alive, out);
@@ -555,6 +558,21 @@ impl Allocs {
         });
     }
 
+    /// Where what a probe costs is not known long after that was asked, that is why nothing is known of allocations.
+    fn tell_why_none(&mut self, now: KtimeNs, out: &mut Vec<Record>) {
+        if let (Some(asked), None) = (self.asked_to_calibrate, self.calibration)
+            && now.since(asked) >= LONG_TO_CALIBRATE_NS
+            && self.failed.is_empty()
+        {
+            let reason = format!(
+                "none is probed before it is known what a probe costs here, and measuring that on a process of trainprof's own was \
+                 not over after {:.0} s: another process may leave it no CPU time; watch for longer, or give it another CPU",
+                now.seconds_since(asked)
+            );
+            self.missing("allocations".to_owned(), reason, out);
+        }
+    }
+
     /// The end of the watch.
     pub fn finish(
         &mut self,
@@ -567,6 +585,7 @@ impl Allocs {
         if let Some(probes) = probes.filter(|_| self.mode == Mode::Full) {
             self.tell_the_rest(now, alive, probes, out);
         }
+        self.tell_why_none(now, out);
         self.sites.finish(places, out);
         out.push(self.fact(now));
     }

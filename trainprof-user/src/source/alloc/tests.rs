@@ -105,3 +105,32 @@ fn who_begins_to_allocate_late_is_seen_soon() {
     }
     assert!(share(&process) > 0.02, "{}", share(&process));
 }
+
+#[test]
+fn why_nothing_is_known_of_allocations_is_told_where_calibrating_takes_long() {
+    let told = |allocs: &mut Allocs, at: u64| {
+        let mut out = Vec::new();
+        allocs.tell_why_none(KtimeNs(at), &mut out);
+        out
+    };
+    let mut allocs = Allocs::new(Mode::Auto, 0.01, 1);
+    assert_eq!(told(&mut allocs, 60 * SECOND), [], "it was not asked for");
+    allocs.asked_to_calibrate = Some(KtimeNs(SECOND));
+    assert_eq!(told(&mut allocs, 3 * SECOND), [], "a short watch");
+
+    let mut failed = Allocs::new(Mode::Auto, 0.01, 1);
+    failed.asked_to_calibrate = Some(KtimeNs(SECOND));
+    failed.failed.insert("allocations: probes".to_owned());
+    assert_eq!(told(&mut failed, 9 * SECOND), [], "another reason was told");
+
+    let reasons = told(&mut allocs, 9 * SECOND);
+    assert!(
+        matches!(&reasons[..], [Record::Missing { what, reason }]
+            if what == "allocations" && reason.contains("not over after 8 s")),
+        "{reasons:?}"
+    );
+
+    allocs.failed.clear();
+    allocs.calibration = Some(Calibration::default());
+    assert_eq!(told(&mut allocs, 9 * SECOND), [], "it is over");
+}

@@ -24,7 +24,7 @@ use crate::{
 const FAULTS_THAT_MATTER: f64 = 0.001 / 100.0;
 
 /// How long the end waits for functions that are being looked up.
-const LAST_PATIENCE: Duration = Duration::from_millis(500);
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Live {
     /// Ends the watch: `at` is the time of the last [`Self::switch_over`], whose aggregates were collected.

@@ -15,6 +15,7 @@ use crate::{
     },
     source::{
         convert::{self, object_fact, touch_fact, wait_fact},
+        newcomers::Newcomer,
         outsiders::WORTH_NAMING_NS,
         python::{Asked, Codes},
         stacks::Raw,
@@ -53,11 +54,13 @@ impl Live {
                     self.places.forked(fork.parent_tgid, fork.child_tgid);
                     self.pythons.forked(fork.parent_tgid, fork.child_tgid);
                     self.gpus.forked(fork.child_tgid, at);
-                    self.process(
-                        at,
+                    self.newcomer(
                         fork.child_tgid,
-                        Some(fork.parent_tgid),
-                        Some(name.clone()),
+                        Newcomer {
+                            at,
+                            parent: Some(fork.parent_tgid),
+                            name: name.clone(),
+                        },
                     );
                 }
                 self.thread(ThreadSeen {
@@ -84,7 +87,8 @@ impl Live {
                     old_tid: exec.old_tid,
                     name: name.clone(),
                 });
-                self.process(at, exec.tgid, None, Some(name));
+                let parent = None;
+                self.newcomer(exec.tgid, Newcomer { at, parent, name });
             }
             Event::Backward(pass) => self.out.push(convert::pass(&pass)),
             Event::Update(update) => self.out.push(convert::update(&update)),
@@ -95,6 +99,7 @@ impl Live {
             Event::Exit(exit) => {
                 self.alive.remove(&exit.tid);
                 if exit.tid == exit.tgid {
+                    self.newcomers.ended(exit.tgid);
                     self.probes.py_thread(exit.tid, None);
                 }
                 let at = KtimeNs(exit.at);
@@ -213,6 +218,33 @@ impl Live {
         self.mapped.executed(pid);
         self.gpus.executed(pid, self.probes.calls.as_ref());
         self.allocs.executed(pid, self.probes.alloc.as_ref());
+    }
+
+    /// Describes a process that has come while we watch, by no more than its name as long as too many come.
+    fn newcomer(&mut self, pid: u32, newcomer: Newcomer) {
+        let Newcomer { at, parent, name } = &newcomer;
+        if self.newcomers.is_looked_at(pid) {
+            self.process(*at, pid, *parent, Some(name.clone()));
+            return;
+        }
+        self.memo.learn_process(pid);
+        self.out.push(Record::Process(ProcessSeen {
+            at: *at,
+            pid,
+            parent: parent.unwrap_or(0),
+            name: name.clone(),
+            frameworks: None,
+            facts: None,
+        }));
+        self.newcomers.waits(pid, newcomer);
+    }
+
+    /// Describes by all that there is who was not looked at when it came, and has lived for a while.
+    pub(super) fn look_at_newcomers(&mut self, now: KtimeNs) {
+        for (pid, newcomer) in self.newcomers.interval(now) {
+            let Newcomer { at, parent, name } = newcomer;
+            self.process(at, pid, parent, Some(name));
+        }
     }
 
     pub(super) fn process(

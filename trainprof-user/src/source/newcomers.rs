@@ -1,0 +1,96 @@
+//! Which of the processes that come are looked at in /proc at once, and which only once they have lived for a while.
+//!
+//! All that /proc has of a process takes some 150 µs to read, which a job that starts a program per sample would pay hundreds of times
+//! a second for processes that are gone before anybody could ask about them.
+
+use std::collections::BTreeMap;
+
+use crate::time::KtimeNs;
+
+/// So many are looked at as they come, in each interval.
+const AT_ONCE: u32 = 20;
+/// The others must have lived for so long.
+const LIVED_NS: u64 = 100_000_000;
+
+/// A process that is not looked at yet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Newcomer {
+    /// When it was forked, or executed what it runs.
+    pub at: KtimeNs,
+    pub parent: Option<u32>,
+    pub name: String,
+}
+
+/// Who came, and who of them waits to be looked at.
+#[derive(Default)]
+pub(super) struct Newcomers {
+    /// Looked at as they came, in this interval.
+    looked_at: u32,
+    waiting: BTreeMap<u32, Newcomer>,
+}
+
+impl Newcomers {
+    /// Whether one that comes now is looked at at once; it counts as looked at.
+    pub(super) fn is_looked_at(&mut self, pid: u32) -> bool {
+        self.waiting.remove(&pid);
+        let room = self.looked_at < AT_ONCE;
+        self.looked_at += u32::from(room);
+        room
+    }
+
+    pub(super) fn waits(&mut self, pid: u32, newcomer: Newcomer) {
+        self.waiting.insert(pid, newcomer);
+    }
+
+    /// It ended.
+    pub(super) fn ended(&mut self, pid: u32) {
+        self.waiting.remove(&pid);
+    }
+
+    /// An interval ended: those that have lived for long enough by then, in the order of their ids.
+    pub(super) fn interval(&mut self, now: KtimeNs) -> Vec<(u32, Newcomer)> {
+        self.looked_at = 0;
+        let (lived, waiting): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|(_, newcomer)| now.since(newcomer.at) >= LIVED_NS);
+        self.waiting = waiting;
+        lived.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn newcomer(at: u64) -> Newcomer {
+        Newcomer {
+            at: KtimeNs(at),
+            parent: Some(1),
+            name: "convert".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_first_of_each_interval_are_looked_at_at_once_and_others_when_they_have_lived() {
+        let mut newcomers = Newcomers::default();
+        let at_once = (100..200).filter(|pid| newcomers.is_looked_at(*pid));
+        assert_eq!(at_once.count(), AT_ONCE as usize);
+
+        newcomers.waits(201, newcomer(0));
+        newcomers.waits(202, newcomer(1));
+        newcomers.waits(203, newcomer(0));
+        newcomers.waits(204, newcomer(0));
+        // One ended, another executed a program and waits anew.
+        newcomers.ended(203);
+        assert!(!newcomers.is_looked_at(204));
+        newcomers.waits(204, newcomer(5));
+        let due = newcomers.interval(KtimeNs(LIVED_NS));
+        assert_eq!(due, [(201, newcomer(0))]);
+
+        // There is room again, also for one that still waited.
+        assert!(newcomers.is_looked_at(202));
+        let due = newcomers.interval(KtimeNs(LIVED_NS + 5));
+        assert_eq!(due, [(204, newcomer(5))]);
+        assert_eq!(newcomers.interval(KtimeNs(2 * LIVED_NS)), []);
+    }
+}
