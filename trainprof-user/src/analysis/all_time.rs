@@ -42,6 +42,11 @@ pub(super) fn tells(counted: &Facts, all: &Facts, trainer: &Trainer) -> bool {
         && on_files(all, trainer.cast.step_tid) <= ON_FILES
 }
 
+/// Whether `all` tells how many steps there were, and how long they were, whatever else is known by calls alone.
+pub(super) fn tells_steps(counted: &Facts, all: &Facts, trainer: &Trainer) -> bool {
+    one_pass_each(counted, trainer) && passes_all_through(all, trainer.cast.step_tid)
+}
+
 /// Whether others make its batches, or stacks of its code show the making, and show as much as its calls do.
 fn batches_are_seen(counted: &Facts, all: &Facts, trainer: &Trainer) -> bool {
     if !trainer.cast.producers.is_empty() {

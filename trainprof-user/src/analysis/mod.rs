@@ -104,6 +104,8 @@ const MAX_BATCH_NS: u64 = 5_000_000_000;
 pub struct Analysis {
     /// The trainer that the verdict is about; `None` when nothing could be walked.
     pub trainer: Option<Trainer>,
+    /// The trainer's steps in all of the watch, where all else is of the time alone in which calls were counted.
+    pub steps_of_all: Option<Steps>,
     /// The other trainers.
     pub others: Vec<Trainer>,
     pub file_times: BTreeMap<u32, FileTime>,
@@ -124,12 +126,12 @@ struct Found {
 /// Analyses a session.
 pub fn analyse(session: &Session) -> Analysis {
     let counted = Facts::new(session);
-    let analysis = analyse_facts(&counted, None);
-    let Some(trainer) = analysis
-        .trainer
-        .as_ref()
-        .filter(|trainer| analysis.others.is_empty() && all_time::may_tell(&counted, trainer))
-    else {
+    let mut analysis = analyse_facts(&counted, None);
+    let alone = analysis.others.is_empty();
+    let Some(trainer) = analysis.trainer.as_ref().filter(|_| alone) else {
+        return analysis;
+    };
+    let Some(all) = Facts::of_all_time(session) else {
         return analysis;
     };
     let found = Found {
@@ -139,9 +141,23 @@ pub fn analyse(session: &Session) -> Analysis {
             .as_ref()
             .map(|steps| (steps.clock, steps.spans.len())),
     };
-    Facts::of_all_time(session)
-        .filter(|all| all_time::tells(&counted, all, trainer))
-        .map_or(analysis, |all| analyse_facts(&all, Some(found)))
+    if all_time::may_tell(&counted, trainer) && all_time::tells(&counted, &all, trainer) {
+        return analyse_facts(&all, Some(found));
+    }
+    if all_time::tells_steps(&counted, &all, trainer) {
+        analysis.steps_of_all = steps_of_all(&all, &found);
+    }
+    analysis
+}
+
+/// The steps of all of the watch, where passes tell them and nothing else is told by all of it.
+fn steps_of_all(facts: &Facts, Found { cast, counted }: &Found) -> Option<Steps> {
+    let (locks, files, throttled) = (locks(facts), FileKinds::new(facts), Throttled::new(facts));
+    let gpu = GpuTime::new(facts, cast);
+    let pinned = allowed_cpus(facts);
+    let cpus = (host_cpus(facts.session), cpus(facts.session, pinned));
+    let scene = Scene::new(facts, cast, &locks, &files, &throttled, &gpu, cpus);
+    steps::by_passes(facts, cast, &scene, *counted)
 }
 
 /// `found`: whom these facts are about, where calls were counted for a part of their time only.
@@ -169,6 +185,7 @@ fn analyse_facts(facts: &Facts, found: Option<Found>) -> Analysis {
     let trainer = chosen.map(|at| trainers.swap_remove(at));
     let mut analysis = Analysis {
         trainer,
+        steps_of_all: None,
         others: trainers,
         file_times: files.times().clone(),
         throttled: throttled

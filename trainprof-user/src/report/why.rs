@@ -26,7 +26,8 @@ use crate::{
 const MIN_SHARE: f64 = 0.002;
 
 pub fn steps(analysis: &Analysis) -> Steps {
-    let Some(steps) = analysis.trainer.as_ref().and_then(|t| t.steps.as_ref()) else {
+    let walked = analysis.trainer.as_ref().and_then(|t| t.steps.as_ref());
+    let Some(steps) = analysis.steps_of_all.as_ref().or(walked) else {
         return Steps::default();
     };
     let ms = |ns: u64| round(ns as f64 / 1e6, 3);

@@ -61,6 +61,8 @@ pub struct Process {
     pub name: String,
     /// As last seen: after an exec, the program that was executed.
     pub seen: ProcessSeen,
+    /// It executed a program while it was watched.
+    pub executed: bool,
     /// Resident bytes over time: first, last, largest.
     pub rss: Option<Rss>,
 }
@@ -330,6 +332,7 @@ impl Session {
             parent: seen.parent,
             name: seen.name.clone(),
             seen: seen.clone(),
+            executed: false,
             rss: None,
         };
         let alive = self
@@ -381,6 +384,10 @@ impl Session {
         }
         if let Some(thread) = self.thread_mut(pid) {
             name.clone_into(&mut thread.name);
+        }
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.executed = true;
+            name.clone_into(&mut process.name);
         }
     }
 

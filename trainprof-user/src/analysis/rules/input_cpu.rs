@@ -80,7 +80,10 @@ fn said(look: &Look, takes_in: bool, evidence: &mut Evidence) -> (String, String
         .filter(|place| place.share >= MOST)
         .map(Place::name)
         .or_else(|| functions.first().cloned());
-    let most = programs(look)
+    let programs = programs(look);
+    let runs = programs.as_ref();
+    let most = runs
+        .map(|(name, a_second)| format!("{a_second:.0} runs of {name} a second"))
         .or(most)
         .map_or_else(String::new, |name| format!(", most of it in {name}"));
     let summary = if parallel == 0 && look.trainer.own_batches_guessed {
@@ -142,13 +145,24 @@ fn said(look: &Look, takes_in: bool, evidence: &mut Evidence) -> (String, String
             ),
         );
     }
+    let makers = &look.trainer.cast.makers;
+    let only_programs = !makers.is_empty() && makers.iter().all(|pid| look.is_other_program(*pid));
     let more_workers = |wanted: f64| {
+        if only_programs {
+            return format!(
+                "run about {:.0} of these programs at a time, as workers that each run their own do (a DataLoader with num_workers)",
+                wanted.ceil()
+            );
+        }
         match look.trainer.cast.workers.is_empty() {
             true if in_python(look) => "let processes make the batches in place of these threads, of which one at a time has the interpreter (a DataLoader with num_workers; in tf.data TensorFlow's own operations in place of Python, or several generators, each in a process)".to_owned(),
             true => format!("have about {:.0} threads load", wanted.ceil()),
             false => format!("raise num_workers to about {:.0}", wanted.ceil()),
         }
     };
+    let in_process = programs.map_or_else(String::new, |(name, _)| {
+        format!("do what {name} does by a library in the process itself, or by one that goes on running, in place of a program for each sample; or ")
+    });
     let advice = match wanted {
         Some(wanted) if parallel == 0 && wanted <= free + SPARE => format!(
             "let a DataLoader with num_workers={:.0} do that work while the trainer computes",
@@ -166,7 +180,7 @@ fn said(look: &Look, takes_in: bool, evidence: &mut Evidence) -> (String, String
             )
         }
         _ => format!(
-            "{more}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free"
+            "{more}{in_process}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free"
         ),
     };
     (summary, advice)
@@ -247,7 +261,7 @@ fn copies(look: &Look) -> bool {
 }
 
 /// The program that workers start again and again, where most of their work is done there.
-fn programs(look: &Look) -> Option<String> {
+fn programs(look: &Look) -> Option<(String, f64)> {
     let cast = &look.trainer.cast;
     let mut all = 0;
     let mut started = BTreeMap::<&str, (u64, usize)>::new();
@@ -256,7 +270,7 @@ fn programs(look: &Look) -> Option<String> {
             continue;
         }
         all += thread.run_ns;
-        if !cast.makers.contains(&thread.pid)
+        if (!cast.makers.contains(&thread.pid) || look.is_other_program(thread.pid))
             && let Some(process) = look.session.processes.get(&thread.pid)
         {
             let sums = started.entry(&process.name).or_default();
@@ -266,8 +280,7 @@ fn programs(look: &Look) -> Option<String> {
     }
     let (name, (ran, times)) = started.into_iter().max_by_key(|(_, sums)| *sums)?;
     let a_second = times as f64 / look.session.duration_s().max(1e-9);
-    (ran as f64 >= MOST * all as f64 && a_second >= 1.0)
-        .then(|| format!("{a_second:.0} runs of {name} a second"))
+    (ran as f64 >= MOST * all as f64 && a_second >= 1.0).then(|| (name.to_owned(), a_second))
 }
 
 /// Threads that make the batches: main ones of workers, loader threads, or the trainer's own.

@@ -433,18 +433,25 @@ impl Look<'_> {
         }
     }
 
-    /// Whether a worker runs a program of its own, that it was made for, and not the trainer's.
+    /// Whether a worker runs a program of its own, that it was made for, and not the trainer's. Of one that was gone before its
+    /// program's file could be read, the name that it had from executing it tells.
     pub fn is_other_program(&self, worker: u32) -> bool {
+        let processes = &self.session.processes;
         let program = |pid: u32| {
-            let facts = self.session.processes.get(&pid)?.seen.facts.as_ref()?;
+            let facts = processes.get(&pid)?.seen.facts.as_ref()?;
             let file = facts.exe.as_deref()?;
             // One that was replaced since (`proc_pid_exe(5)`).
             Some(file.trim_end_matches(" (deleted)"))
         };
-        match (program(self.trainer.cast.trainer), program(worker)) {
-            (Some(trainers), Some(own)) => trainers != own,
-            _ => false,
+        let Some(trainers) = program(self.trainer.cast.trainer) else {
+            return false;
+        };
+        if let Some(own) = program(worker) {
+            return trainers != own;
         }
+        let file = trainers.rsplit('/').next().unwrap_or_default();
+        let worker = processes.get(&worker).filter(|process| process.executed);
+        worker.is_some_and(|worker| !may_be(&worker.name, file))
     }
 
     /// CPUs of the host that nobody used, on average; fewer where the job has a quota.
@@ -497,6 +504,11 @@ impl Look<'_> {
         }
         (opens > 0).then(|| bytes as f64 / opens as f64)
     }
+}
+
+/// Whether a process that was given this name when it executed a program may run this file: `python3` is a link to `python3.11`.
+fn may_be(name: &str, file: &str) -> bool {
+    file.starts_with(name) || name.starts_with(file)
 }
 
 /// Nanoseconds as seconds with three digits after the point.

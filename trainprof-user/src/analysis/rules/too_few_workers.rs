@@ -11,6 +11,10 @@ const BUSY: f64 = 0.85;
 const WAITS: f64 = 0.15;
 /// No more workers than so many times those that there are: what more of them would do was not seen.
 const MOST_TIMES: f64 = 4.0;
+/// The same where there are none.
+const MOST_READERS: f64 = 256.0;
+/// Saving less of the time is no advice.
+const WORTH: f64 = 0.05;
 
 pub(super) fn rule(look: &Look) -> Answer {
     let trainer = look.trainer;
@@ -21,41 +25,7 @@ pub(super) fn rule(look: &Look) -> Answer {
     let waits = trainer.stalled / trainer.wall;
     let wanted = wanted_workers(look);
     if trainer.cast.parallel() == 0 {
-        let input =
-            trainer.ns(Kind::InputCpu) + trainer.ns(Kind::StorageIo) + trainer.ns(Kind::SmallFiles);
-        // What a process outside the job hands to the trainer is not made sooner by workers that wait for it.
-        let handed: f64 = look
-            .parts(Kind::InputCpu)
-            .filter(|share| share.detail.outsider != 0)
-            .map(|share| share.ns)
-            .sum();
-        let input = input - handed;
-        let share = input / trainer.wall;
-        if share < WAITS {
-            return Answer::Clear;
-        }
-        if trainer.own_batches_guessed {
-            return Answer::NotEnough("whether the trainer makes batches is not known");
-        }
-        return Answer::Found(Finding {
-            kind: "too-few-workers",
-            share: Some(share),
-            evidence: [("workers", json!(0))].into(),
-            summary: format!(
-                "there are no workers: the trainer spends {} of its time making batches",
-                words::percent(share)
-            ),
-            advice: format!(
-                "num_workers={:.0} would make batches while the trainer computes, which saves up to {} of the time",
-                wanted
-                    .unwrap_or(1.0)
-                    .min(trainer.terms.cpus)
-                    .ceil()
-                    .max(1.0),
-                words::percent(share)
-            ),
-            effect: None,
-        });
+        return none_at_all(look);
     }
     let (Some(wanted), true) = (wanted, parallel > 0.0) else {
         return Answer::NotEnough("no worker was seen at work");
@@ -87,9 +57,11 @@ pub(super) fn rule(look: &Look) -> Answer {
         .min(MOST_TIMES * parallel)
         .max(parallel + 1.0)
         .ceil();
-    // The trainer's own work stays, and so does theirs, by more of them.
-    let faster = 1.0 / (1.0 - waits).max(busy * parallel / more);
-    let effect = look.about(faster.max(1.0));
+    // The trainer's own work stays, and so does theirs, by more of them, and that of all on the CPUs that there are.
+    let left = (1.0 - waits)
+        .max(busy * parallel / more)
+        .max(least_by_cpus(look));
+    let effect = look.about(1.0 / left.min(1.0));
     let threads = trainer.cast.workers.is_empty();
     let makers = &trainer.cast.makers;
     let programs = !threads && makers.iter().all(|pid| look.is_other_program(*pid));
@@ -135,4 +107,59 @@ pub(super) fn rule(look: &Look) -> Answer {
         },
         effect: None,
     })
+}
+
+/// The same of a trainer that makes its batches itself.
+fn none_at_all(look: &Look) -> Answer {
+    let trainer = look.trainer;
+    // What a process outside the job hands to the trainer is not made sooner by workers that wait for it.
+    let handed: f64 = look
+        .parts(Kind::InputCpu)
+        .filter(|share| share.detail.outsider != 0)
+        .map(|share| share.ns)
+        .sum();
+    let computing = trainer.ns(Kind::InputCpu) - handed;
+    let reading = trainer.ns(Kind::StorageIo) + trainer.ns(Kind::SmallFiles);
+    let share = (computing + reading) / trainer.wall;
+    if share < WAITS {
+        return Answer::Clear;
+    }
+    if trainer.own_batches_guessed {
+        return Answer::NotEnough("whether the trainer makes batches is not known");
+    }
+    let rest = 1.0 - share;
+    let (workers, condition) = if reading > computing {
+        let as_many = ", if the storage serves as many at a time";
+        ((share / rest.max(1.0 / MOST_READERS)).ceil(), as_many)
+    } else {
+        let wanted = wanted_workers(look).unwrap_or(1.0);
+        (wanted.min(trainer.terms.cpus).ceil(), "")
+    };
+    let workers = workers.clamp(1.0, MOST_READERS);
+    let saved = 1.0 - rest.max(share / workers).max(least_by_cpus(look));
+    if saved < WORTH {
+        return Answer::Clear;
+    }
+    Answer::Found(Finding {
+        kind: "too-few-workers",
+        share: Some(share),
+        evidence: [("workers", json!(0)), ("workers_needed", rounded(workers))].into(),
+        summary: format!(
+            "there are no workers: the trainer spends {} of its time making batches",
+            words::percent(share)
+        ),
+        advice: format!(
+            "num_workers={workers:.0} would make batches while the trainer computes, which saves up to {} of the time{condition}",
+            words::percent(saved)
+        ),
+        effect: None,
+    })
+}
+
+/// The part of the time that the job's work on CPUs takes at the least: it needs as much of them as now, on those that it has or nobody uses.
+fn least_by_cpus(look: &Look) -> f64 {
+    let terms = &look.trainer.terms;
+    let used = (terms.cpu - terms.cpu_apart).max(0.0) / look.trainer.wall.max(1.0);
+    let room = used + look.free_cpus();
+    if room > 0.0 { used / room } else { 0.0 }
 }

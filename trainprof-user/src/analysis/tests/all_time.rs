@@ -137,8 +137,11 @@ fn stacks_of_time_without_calls_do_not_count_beside_calls() {
 
 #[test]
 fn without_passes_all_through_only_counted_time_tells() {
-    is_told_by_counted_time(&of(&slowed_while_counted(|second, _| is_counted(second))));
+    let only_then = slowed_while_counted(|second, _| is_counted(second));
+    is_told_by_counted_time(&of(&only_then));
     is_told_by_counted_time(&of(&slowed_while_counted(|_, _| false)));
+    let analysis = analyse(&only_then.session(f64::from(SECONDS) * 1e3));
+    assert!(analysis.steps_of_all.is_none());
 }
 
 #[test]
@@ -163,10 +166,15 @@ fn checkpoints_are_looked_for_while_calls_are_counted() {
         );
         tale.touch(TRAINER, begin + 40.0, Op::Fsync, Class::File, 9, 0);
     }
-    let trainer = of(&tale);
+    let analysis = analyse(&tale.session(f64::from(SECONDS) * 1e3));
+    let trainer = analysis.trainer.expect("a trainer");
     assert!(!trainer.checkpoints.is_empty());
     let steps = trainer.steps.as_ref().expect("steps");
     assert!(steps.spans.len() <= 30, "{steps:?}");
+    // How many there were, and how long they took, passes tell all the same.
+    let all = analysis.steps_of_all.expect("steps of all of the watch");
+    assert!((168..=170).contains(&all.spans.len()), "{all:?}");
+    assert_eq!(all.quantile_ns(0.5) / 1_000_000, 100);
 }
 
 #[test]

@@ -145,7 +145,11 @@ fn a_loop_is_no_source_where_some_stacks_lack_it() {
 #[test]
 fn no_more_workers_than_cpus_are_advised_where_there_are_none() {
     // A fifth of the time is the model's: four workers would keep up with it.
-    for (cpus, advised) in [("0-3", "num_workers=4 "), ("0-1", "num_workers=2 ")] {
+    // What more of them save is what the CPUs have room for.
+    for (cpus, advised, saved) in [
+        ("0-3", "num_workers=4 ", "75 %"),
+        ("0-1", "num_workers=2 ", "50 %"),
+    ] {
         let mut tale = alone("Data.__getitem__", false);
         tale.stack(1, &[4, 2, 1], TRAINER, times(0, 4))
             .stack(2, &[3, 1], TRAINER, times(4, 1))
@@ -155,6 +159,8 @@ fn no_more_workers_than_cpus_are_advised_where_there_are_none() {
         let found = findings.find(|finding| finding.kind == "too-few-workers");
         let advice = &found.expect("too few workers").advice;
         assert!(advice.contains(advised), "{cpus}: {advice}");
+        let saves = format!("saves up to {saved} of the time");
+        assert!(advice.contains(&saves), "{cpus}: {advice}");
     }
 }
 

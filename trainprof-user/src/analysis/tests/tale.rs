@@ -63,6 +63,7 @@ pub enum On {
 pub struct Tale {
     threads: Vec<ThreadSeen>,
     processes: Vec<ProcessSeen>,
+    execs: Vec<(u32, String)>,
     filesets: Vec<FilesetFact>,
     waits: Vec<WaitFact>,
     summed: Vec<(u64, u64)>,
@@ -107,6 +108,12 @@ impl Tale {
         for process in self.processes.iter_mut().filter(|seen| seen.pid == pid) {
             process.facts = Some(facts.clone());
         }
+        self
+    }
+
+    /// A process executes a program of this name, of which nothing else is known: it is gone before it could be looked at.
+    pub fn executed(&mut self, pid: u32, name: &str) -> &mut Self {
+        self.execs.push((pid, name.to_owned()));
         self
     }
 
@@ -542,6 +549,13 @@ impl Tale {
         out.extend(self.passes.iter().copied().map(Record::Pass));
         out.extend(self.processes.iter().cloned().map(Record::Process));
         out.extend(self.threads.iter().cloned().map(Record::Thread));
+        let execs = self.execs.iter().cloned();
+        out.extend(execs.map(|(pid, name)| Record::Exec {
+            at: KtimeNs(BEGIN),
+            pid,
+            old_tid: pid,
+            name,
+        }));
         out.extend(self.filesets.iter().cloned().map(Record::Fileset));
         out.extend(self.places.iter().cloned().map(Record::Place));
         let mut waits = self.waits.clone();

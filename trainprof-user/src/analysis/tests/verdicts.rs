@@ -97,6 +97,8 @@ fn more_workers_than_the_job_has_cpus_are_not_advised() {
     tale.allowed(TRAINER, "2").allowed(201, "3");
     let advice = advice_on_workers(&tale);
     assert!(advice.contains("from 1 to about 2"), "{advice}");
+    // It needs as much CPU time as now.
+    assert!(advice.contains("about 60 ms instead of 100"), "{advice}");
     // It uses 1.2 CPUs: its other threads may use more than the first ones.
     let mut tale = decode_bound();
     tale.allowed(TRAINER, "2").allowed(201, "2");

@@ -13,7 +13,7 @@ use crate::{
         tests::{
             stories::{TRAINER, feeder, job, stall},
             tails::{INTERPRETER, MODEL, tailed},
-            tale::{By, On, RECV, Tale},
+            tale::{By, On, READ, RECV, Tale},
             verdicts::{decode_bound, late},
         },
     },
@@ -79,22 +79,51 @@ const VFORK: i16 = 58;
 
 /// So many sets of two workers, each of which takes the trainer half a second to make and lasts for 20 steps of 200 ms.
 fn made_anew(sets: u32) -> Session {
-    let (tale, now) = sets_of_two(sets, "/usr/bin/python3.11");
+    let (tale, now) = sets_of_two(sets, &|tale, pid| {
+        tale.program(pid, "/usr/bin/python3.11");
+    });
     tale.session(now)
 }
 
 #[test]
 fn programs_that_end_with_their_file_are_no_workers_to_be_kept() {
-    let found = |program: &str| {
-        let (tale, now) = sets_of_two(4, program);
+    let found = |run: &dyn Fn(&mut Tale, u32)| {
+        let (tale, now) = sets_of_two(4, run);
         let findings = analyse(&tale.session(now)).findings;
         findings.iter().any(|found| found.kind == "worker-respawn")
     };
-    assert!(found("/usr/bin/python3.11"));
-    assert!(!found("/usr/bin/xz"));
+    for (program, is_kept) in [("/usr/bin/python3.11", true), ("/usr/bin/xz", false)] {
+        let run = |tale: &mut Tale, pid: u32| {
+            tale.program(pid, program);
+        };
+        assert_eq!(found(&run), is_kept, "{program}");
+    }
+    // Those that were gone before they could be looked at have the name of what they executed; one that executed nothing is forked.
+    for (name, is_kept) in [("python3", true), ("xz", false)] {
+        let run = |tale: &mut Tale, pid: u32| {
+            tale.executed(pid, name);
+        };
+        assert_eq!(found(&run), is_kept, "{name}");
+    }
+    assert!(found(&|_, _| ()));
 }
 
-fn sets_of_two(sets: u32, program: &str) -> (Tale, f64) {
+#[test]
+fn readers_that_keep_up_are_advised_where_the_trainer_waits_for_files_itself() {
+    let analysis = analyse(&alone(|tale, begin| {
+        let (on, by) = (On::File(5), By::Interrupt);
+        tale.wait(TRAINER, begin, begin + 70.0, READ, on, by);
+    }));
+    let mut findings = analysis.findings.iter();
+    let few = findings.find(|found| found.kind == "too-few-workers");
+    let few = few.expect("too few workers");
+    assert_eq!(few.evidence["workers_needed"], 3.0);
+    for words in ["num_workers=3", "70 % of the time, if the storage serves"] {
+        assert!(few.advice.contains(words), "{}", few.advice);
+    }
+}
+
+fn sets_of_two(sets: u32, run: &dyn Fn(&mut Tale, u32)) -> (Tale, f64) {
     let mut tale = job(0);
     tale.program(TRAINER, "/usr/bin/python3.11");
     let mut now = 0.0;
@@ -102,9 +131,8 @@ fn sets_of_two(sets: u32, program: &str) -> (Tale, f64) {
         let begun = now + 1.0;
         let workers = [1, 2].map(|n| 300 + 10 * set + n);
         for (pid, born) in workers.into_iter().zip([begun, begun + 4.0]) {
-            tale.process(pid, TRAINER)
-                .thread(pid, feeder(pid))
-                .program(pid, program);
+            tale.process(pid, TRAINER).thread(pid, feeder(pid));
+            run(&mut tale, pid);
             // Who starts a program in a new process waits until it has begun.
             tale.wait(
                 TRAINER,
