@@ -277,26 +277,35 @@ impl Look<'_> {
         })
     }
 
+    /// What is known of the directories that the most time went to. Files of several extensions may lie in one.
     fn directories(&self, filesets: &[(u32, f64)]) -> Value {
-        filesets
-            .iter()
-            .take(5)
-            .filter_map(|(fileset, ns)| {
-                let fact = self.session.filesets.get(fileset)?;
-                let time = self
-                    .analysis
-                    .file_times
-                    .get(fileset)
-                    .copied()
-                    .unwrap_or_default();
-                Some(json!({
-                    "path": fact.directory,
-                    "filesystem": fact.fs_type,
-                    "seconds": seconds(*ns),
+        let mut directories = BTreeMap::<_, (f64, FileTime)>::new();
+        for (fileset, ns) in filesets {
+            let Some(fact) = self.session.filesets.get(fileset) else {
+                continue;
+            };
+            let place = (fact.directory.as_deref(), fact.fs_type.as_deref());
+            let (spent, times) = directories.entry(place).or_default();
+            *spent += ns;
+            let time = self.analysis.file_times.get(fileset);
+            let time = time.copied().unwrap_or_default();
+            times.opens += time.opens;
+            times.opened_bytes += time.opened_bytes;
+            times.read_bytes += time.read_bytes;
+        }
+        let mut directories: Vec<_> = directories.into_iter().collect();
+        directories.sort_by(|(_, (a, _)), (_, (b, _))| b.total_cmp(a));
+        let largest = directories.into_iter().take(5);
+        largest
+            .map(|((path, filesystem), (ns, time))| {
+                json!({
+                    "path": path,
+                    "filesystem": filesystem,
+                    "seconds": seconds(ns),
                     "opens": time.opens,
                     "mean_file_bytes": time.mean_bytes().map(f64::round),
                     "bytes_read": time.read_bytes,
-                }))
+                })
             })
             .collect()
     }

@@ -123,6 +123,35 @@ fn readers_that_keep_up_are_advised_where_the_trainer_waits_for_files_itself() {
     }
 }
 
+#[test]
+fn a_directory_with_files_of_several_kinds_is_told_once() {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .fileset(4, "/other", "ext4")
+        .fileset(5, "/data", "ext4")
+        .fileset(6, "/data", "ext4");
+    for turn in 0..80 {
+        let begin = f64::from(turn) * 100.0;
+        for (after, length, fileset) in [(0.0, 20.0, 5), (30.0, 25.0, 4), (60.0, 20.0, 6)] {
+            let (from, on) = (begin + after, On::File(fileset));
+            tale.wait(TRAINER, from, from + length, READ, on, By::Interrupt);
+        }
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let mut findings = analysis.findings.iter();
+    let storage = findings.find(|found| found.kind == "storage-io");
+    let directories = &storage.expect("storage-io").evidence["directories"];
+    let rows = directories.as_array().expect("rows").iter();
+    let rows: Vec<_> = rows.map(|row| (&row["path"], &row["seconds"])).collect();
+    assert_eq!(
+        rows,
+        [
+            (&"/data".into(), &3.2.into()),
+            (&"/other".into(), &2.0.into())
+        ]
+    );
+}
+
 fn sets_of_two(sets: u32, run: &dyn Fn(&mut Tale, u32)) -> (Tale, f64) {
     let mut tale = job(0);
     tale.program(TRAINER, "/usr/bin/python3.11");
