@@ -117,7 +117,11 @@ impl Outcome {
 
     /// A test that had failed was run again, alone, and passed.
     pub fn passed_again(&mut self, test: Test) {
+        let before = self.failed.len();
         self.failed.retain(|failed| failed.test != test);
+        if self.failed.len() == before {
+            return;
+        }
         self.tally.failed = self.tally.failed.saturating_sub(1);
         self.tally.passed += 1;
         self.repeated.push(test);
@@ -140,6 +144,23 @@ impl Outcome {
             self.lists = 0;
         } else if self.lists == 1 {
             self.read_words(line);
+        } else if self.lists > 1
+            && let Some(name) = line.strip_prefix("    ")
+            && !name.contains(char::is_whitespace)
+        {
+            self.has_failed(name);
+        }
+    }
+
+    /// Its words, or those of the next one, may have been garbled on their way.
+    fn has_failed(&mut self, name: &str) {
+        let test = Test {
+            binary: self.binary.clone(),
+            name: name.to_owned(),
+        };
+        if self.failed.iter().all(|failed| failed.test != test) {
+            let words = Vec::new();
+            self.failed.push(Failed { test, words });
         }
     }
 
@@ -150,12 +171,7 @@ impl Outcome {
             .and_then(|rest| rest.strip_suffix(" stdout ----"));
         if let Some(name) = title {
             self.in_stack = false;
-            let test = Test {
-                binary: self.binary.clone(),
-                name: name.to_owned(),
-            };
-            let words = Vec::new();
-            self.failed.push(Failed { test, words });
+            self.has_failed(name);
             return;
         }
         self.in_stack |= line == "stack backtrace:";
@@ -192,8 +208,9 @@ mod tests {
     #[test]
     fn failed_tests_are_known_by_name_with_their_words() {
         let text = "
-running 4 tests
+running 5 tests
 test a::one ... FAILED
+test silent ... FAILED
 test three ... FAILED
 test two ... ok
 test four ... ok
@@ -213,9 +230,10 @@ stack backtrace:
 
 failures:
     a::one
+    silent
     three
 
-test result: FAILED. 2 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
+test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.01s
     afterwards
 ";
         let mut outcome = Outcome::of("waits");
@@ -234,10 +252,15 @@ test result: FAILED. 2 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
             test: test("three"),
             words: Vec::new(),
         };
-        assert_eq!(outcome.failed, [one, three]);
+        let silent = Failed {
+            test: test("silent"),
+            words: Vec::new(),
+        };
+        assert_eq!(outcome.failed, [one, three, silent]);
 
         outcome.passed_again(test("a::one"));
-        assert_eq!((outcome.tally.passed, outcome.tally.failed), (3, 1));
+        outcome.passed_again(test("nobody"));
+        assert_eq!((outcome.tally.passed, outcome.tally.failed), (3, 2));
         assert_eq!(outcome.repeated, [test("a::one")]);
         assert_eq!(outcome.failed[0].test.to_string(), "three of waits");
     }

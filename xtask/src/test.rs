@@ -87,6 +87,9 @@ impl Account {
                 for error in &outcome.errors {
                     self.failed(name, error, &[]);
                 }
+                if tally.failed as usize > outcome.failed.len() + outcome.errors.len() {
+                    self.failed(name, "tests whose names could not be read", &[]);
+                }
                 if tally.skipped > 0 {
                     self.notes.push(format!(
                         "SKIPPED {name}: {} tests left themselves out, see SKIP",

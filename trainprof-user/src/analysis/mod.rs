@@ -145,19 +145,19 @@ pub fn analyse(session: &Session) -> Analysis {
         return analyse_facts(&all, Some(found));
     }
     if all_time::tells_steps(&counted, &all, trainer) {
-        analysis.steps_of_all = steps_of_all(&all, &found);
+        analysis.steps_of_all = steps_of_all(&all, &found.cast);
     }
     analysis
 }
 
 /// The steps of all of the watch, where passes tell them and nothing else is told by all of it.
-fn steps_of_all(facts: &Facts, Found { cast, counted }: &Found) -> Option<Steps> {
+fn steps_of_all(facts: &Facts, cast: &Cast) -> Option<Steps> {
     let (locks, files, throttled) = (locks(facts), FileKinds::new(facts), Throttled::new(facts));
     let gpu = GpuTime::new(facts, cast);
     let pinned = allowed_cpus(facts);
     let cpus = (host_cpus(facts.session), cpus(facts.session, pinned));
     let scene = Scene::new(facts, cast, &locks, &files, &throttled, &gpu, cpus);
-    steps::by_passes(facts, cast, &scene, *counted)
+    steps::by_passes(facts, cast, &scene, None)
 }
 
 /// `found`: whom these facts are about, where calls were counted for a part of their time only.

@@ -6,7 +6,9 @@ use trainprof_common::thread::WakerKind;
 
 use super::{
     io::round,
-    model::{BlameRow, FindingRow, NotToldRow, OtherClock, StepTimes, Steps, VerdictRow},
+    model::{
+        BlameRow, FindingRow, NotToldRow, OtherClock, StepTimes, Steps, VerdictRow, WalkedSteps,
+    },
 };
 use crate::{
     analysis::{
@@ -50,6 +52,12 @@ pub fn steps(analysis: &Analysis) -> Steps {
                 count: *count as u64,
             })
             .collect(),
+        walked: walked
+            .filter(|_| analysis.steps_of_all.is_some())
+            .map(|walked| WalkedSteps {
+                count: walked.spans.len() as u64,
+                mean_ms: round(walked.mean_ns() / 1e6, 3),
+            }),
     }
 }
 

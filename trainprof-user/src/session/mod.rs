@@ -336,8 +336,8 @@ impl Session {
             rss: None,
         };
         let alive = self
-            .thread(seen.pid)
-            .is_some_and(|thread| thread.until.is_none());
+            .threads_of(seen.pid)
+            .any(|thread| thread.until.is_none());
         match self.processes.get_mut(&seen.pid) {
             // Another program in the same process: its parent and its beginning stay.
             Some(known) if alive => {

@@ -360,6 +360,7 @@ impl Live {
         for event in events {
             self.event(event);
         }
+        self.look_at_newcomers(own::now());
         self.pressure.resolve_sockets(&mut self.out);
         self.places.settle(PLACE_PATIENCE, &mut self.out);
         self.stacks

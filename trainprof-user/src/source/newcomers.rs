@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use crate::time::KtimeNs;
 
-/// So many are looked at as they come, in each interval.
+/// So many are looked at as they come, in a second.
 const AT_ONCE: u32 = 20;
+const SECOND_NS: u64 = 1_000_000_000;
 /// The others must have lived for so long.
 const LIVED_NS: u64 = 100_000_000;
 
@@ -24,15 +25,20 @@ pub(super) struct Newcomer {
 /// Who came, and who of them waits to be looked at.
 #[derive(Default)]
 pub(super) struct Newcomers {
-    /// Looked at as they came, in this interval.
+    /// Looked at as they came, in the second that began then.
     looked_at: u32,
+    since: KtimeNs,
     waiting: BTreeMap<u32, Newcomer>,
 }
 
 impl Newcomers {
-    /// Whether one that comes now is looked at at once; it counts as looked at.
-    pub(super) fn is_looked_at(&mut self, pid: u32) -> bool {
+    /// Whether one that came then is looked at at once; it counts as looked at.
+    pub(super) fn is_looked_at(&mut self, pid: u32, at: KtimeNs) -> bool {
         self.waiting.remove(&pid);
+        if at.since(self.since) >= SECOND_NS {
+            self.since = at;
+            self.looked_at = 0;
+        }
         let room = self.looked_at < AT_ONCE;
         self.looked_at += u32::from(room);
         room
@@ -47,9 +53,12 @@ impl Newcomers {
         self.waiting.remove(&pid);
     }
 
-    /// An interval ended: those that have lived for long enough by then, in the order of their ids.
-    pub(super) fn interval(&mut self, now: KtimeNs) -> Vec<(u32, Newcomer)> {
-        self.looked_at = 0;
+    pub(super) fn is_waiting(&self, pid: u32) -> bool {
+        self.waiting.contains_key(&pid)
+    }
+
+    /// Those that have lived for long enough by now, in the order of their ids.
+    pub(super) fn due(&mut self, now: KtimeNs) -> Vec<(u32, Newcomer)> {
         let (lived, waiting): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition(|(_, newcomer)| now.since(newcomer.at) >= LIVED_NS);
@@ -71,26 +80,30 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_each_interval_are_looked_at_at_once_and_others_when_they_have_lived() {
+    fn the_first_of_each_second_are_looked_at_at_once_and_others_when_they_have_lived() {
+        const BEGIN: KtimeNs = KtimeNs(5 * SECOND_NS);
         let mut newcomers = Newcomers::default();
-        let at_once = (100..200).filter(|pid| newcomers.is_looked_at(*pid));
+        let at_once = (100..200).filter(|pid| newcomers.is_looked_at(*pid, BEGIN));
         assert_eq!(at_once.count(), AT_ONCE as usize);
 
-        newcomers.waits(201, newcomer(0));
-        newcomers.waits(202, newcomer(1));
-        newcomers.waits(203, newcomer(0));
-        newcomers.waits(204, newcomer(0));
+        let at = |ns: u64| newcomer(BEGIN.0 + ns);
+        newcomers.waits(201, at(0));
+        newcomers.waits(202, at(1));
+        newcomers.waits(203, at(0));
+        newcomers.waits(204, at(0));
         // One ended, another executed a program and waits anew.
         newcomers.ended(203);
-        assert!(!newcomers.is_looked_at(204));
-        newcomers.waits(204, newcomer(5));
-        let due = newcomers.interval(KtimeNs(LIVED_NS));
-        assert_eq!(due, [(201, newcomer(0))]);
+        assert!(!newcomers.is_looked_at(204, KtimeNs(BEGIN.0 + 5)));
+        newcomers.waits(204, at(5));
+        let due = newcomers.due(KtimeNs(BEGIN.0 + LIVED_NS));
+        assert_eq!(due, [(201, at(0))]);
 
         // There is room again, also for one that still waited.
-        assert!(newcomers.is_looked_at(202));
-        let due = newcomers.interval(KtimeNs(LIVED_NS + 5));
-        assert_eq!(due, [(204, newcomer(5))]);
-        assert_eq!(newcomers.interval(KtimeNs(2 * LIVED_NS)), []);
+        let next = KtimeNs(BEGIN.0 + SECOND_NS);
+        assert!(newcomers.is_waiting(202) && newcomers.is_looked_at(202, next));
+        assert!(!newcomers.is_waiting(202));
+        let due = newcomers.due(KtimeNs(BEGIN.0 + LIVED_NS + 5));
+        assert_eq!(due, [(204, at(5))]);
+        assert_eq!(newcomers.due(KtimeNs(u64::MAX)), []);
     }
 }

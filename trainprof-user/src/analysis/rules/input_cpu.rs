@@ -145,10 +145,8 @@ fn said(look: &Look, takes_in: bool, evidence: &mut Evidence) -> (String, String
             ),
         );
     }
-    let makers = &look.trainer.cast.makers;
-    let only_programs = !makers.is_empty() && makers.iter().all(|pid| look.is_other_program(*pid));
     let more_workers = |wanted: f64| {
-        if only_programs {
+        if look.makers_are_programs() {
             return format!(
                 "run about {:.0} of these programs at a time, as workers that each run their own do (a DataLoader with num_workers)",
                 wanted.ceil()

@@ -442,8 +442,8 @@ impl Look<'_> {
         }
     }
 
-    /// Whether a worker runs a program of its own, that it was made for, and not the trainer's. Of one that was gone before its
-    /// program's file could be read, the name that it had from executing it tells.
+    /// Whether a worker runs a program of its own, that it was made for, and not the trainer's: by its file, and by the name that it had
+    /// from executing it, which is all that is known of one that was gone before it could be looked at.
     pub fn is_other_program(&self, worker: u32) -> bool {
         let processes = &self.session.processes;
         let program = |pid: u32| {
@@ -455,12 +455,18 @@ impl Look<'_> {
         let Some(trainers) = program(self.trainer.cast.trainer) else {
             return false;
         };
-        if let Some(own) = program(worker) {
-            return trainers != own;
-        }
         let file = trainers.rsplit('/').next().unwrap_or_default();
-        let worker = processes.get(&worker).filter(|process| process.executed);
-        worker.is_some_and(|worker| !may_be(&worker.name, file))
+        // A script has the name of its own file, and runs its interpreter's.
+        let executed = processes.get(&worker).filter(|process| process.executed);
+        program(worker).is_some_and(|own| own != trainers)
+            || executed.is_some_and(|process| !may_be(&process.name, file))
+    }
+
+    /// Whether most of those that make batches are such programs.
+    pub fn makers_are_programs(&self) -> bool {
+        let makers = &self.trainer.cast.makers;
+        let programs = makers.iter().filter(|pid| self.is_other_program(**pid));
+        2 * programs.count() > makers.len()
     }
 
     /// CPUs of the host that nobody used, on average; fewer where the job has a quota.

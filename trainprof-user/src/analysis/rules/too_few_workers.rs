@@ -61,10 +61,12 @@ pub(super) fn rule(look: &Look) -> Answer {
     let left = (1.0 - waits)
         .max(busy * parallel / more)
         .max(least_by_cpus(look));
-    let effect = look.about(1.0 / left.min(1.0));
+    if left > 1.0 - WORTH {
+        return Answer::Clear;
+    }
+    let effect = look.about(1.0 / left);
     let threads = trainer.cast.workers.is_empty();
-    let makers = &trainer.cast.makers;
-    let programs = !threads && makers.iter().all(|pid| look.is_other_program(*pid));
+    let programs = !threads && look.makers_are_programs();
     let (who, several) = if threads {
         ("loader thread", "loader threads")
     } else if programs {
@@ -128,14 +130,18 @@ fn none_at_all(look: &Look) -> Answer {
         return Answer::NotEnough("whether the trainer makes batches is not known");
     }
     let rest = 1.0 - share;
-    let (workers, condition) = if reading > computing {
-        let as_many = ", if the storage serves as many at a time";
-        ((share / rest.max(1.0 / MOST_READERS)).ceil(), as_many)
+    let wanted = share / rest.max(1.0 / MOST_READERS);
+    // Each of them computes for so much of its time.
+    let cpu_each = computing.max(0.0) / (computing + reading);
+    let workers = wanted
+        .min(trainer.terms.cpus / cpu_each.max(1.0 / MOST_READERS))
+        .ceil()
+        .clamp(1.0, MOST_READERS);
+    let condition = if reading > computing {
+        ", if the storage serves as many at a time"
     } else {
-        let wanted = wanted_workers(look).unwrap_or(1.0);
-        (wanted.min(trainer.terms.cpus).ceil(), "")
+        ""
     };
-    let workers = workers.clamp(1.0, MOST_READERS);
     let saved = 1.0 - rest.max(share / workers).max(least_by_cpus(look));
     if saved < WORTH {
         return Answer::Clear;
@@ -157,7 +163,11 @@ fn none_at_all(look: &Look) -> Answer {
 }
 
 /// The part of the time that the job's work on CPUs takes at the least: it needs as much of them as now, on those that it has or nobody uses.
+/// Not known of one that may spin for its GPU.
 fn least_by_cpus(look: &Look) -> f64 {
+    if look.trainer.gpu_use.used {
+        return 0.0;
+    }
     let terms = &look.trainer.terms;
     let used = (terms.cpu - terms.cpu_apart).max(0.0) / look.trainer.wall.max(1.0);
     let room = used + look.free_cpus();

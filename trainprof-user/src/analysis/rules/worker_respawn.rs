@@ -16,7 +16,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         .copied()
         .filter(|pid| !look.is_other_program(*pid))
         .collect();
-    if workers.is_empty() {
+    if workers.is_empty() || look.makers_are_programs() {
         return Answer::Clear;
     }
     if session.start.is_none() {

@@ -165,6 +165,27 @@ fn no_more_workers_than_cpus_are_advised_where_there_are_none() {
 }
 
 #[test]
+fn workers_would_read_and_compute_where_the_trainer_does_both() {
+    // Of 100 ms it computes a batch in 40, waits for a file in 40, and the rest is the model's.
+    let mut tale = alone("Data.__getitem__", false);
+    tale.stack(1, &[4, 2, 1], TRAINER, times(0, 2))
+        .stack(2, &[3, 1], TRAINER, times(4, 1))
+        .fileset(5, "/data", "ext4")
+        .allowed(TRAINER, "0-1");
+    for step in 0..80 {
+        let from = f64::from(step) * 100.0 + 40.0;
+        tale.wait(TRAINER, from, from + 40.0, READ, On::File(5), By::Interrupt);
+    }
+    let analysis = analyse(&tale.session(8000.0));
+    let mut findings = analysis.findings.iter();
+    let few = findings.find(|finding| finding.kind == "too-few-workers");
+    let few = few.expect("too few workers");
+    // Four keep up, each on a CPU for half of its time; together with the model they need 60 ms of two CPUs.
+    assert_eq!(few.evidence["workers_needed"], 4.0);
+    assert!(few.advice.contains("up to 70 % of the"), "{}", few.advice);
+}
+
+#[test]
 fn turns_that_are_long_enough_are_steps() {
     let mut tale = alone("Data.__getitem__", false);
     tale.stack(1, &[4, 2, 1], TRAINER, times(0, 3))

@@ -207,6 +207,15 @@ pub struct Steps {
     pub time_ms: Option<StepTimes>,
     /// What other clocks count.
     pub others: Vec<OtherClock>,
+    /// The steps that everything else is about; `None`: the same ones.
+    pub walked: Option<WalkedSteps>,
+}
+
+/// Steps in the part of the watch in which calls were counted.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct WalkedSteps {
+    pub count: u64,
+    pub mean_ms: f64,
 }
 
 /// Another clock than that which the steps are from.

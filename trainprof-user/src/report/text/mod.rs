@@ -139,13 +139,19 @@ fn steps(out: &mut Page, report: &Report) -> std::fmt::Result {
             None => Ok(()),
         };
     };
-    let text = format!(
+    let mut text = format!(
         "{seen}; p50 {:.1} ms, p95 {:.1}, p99 {:.1}; told by {}",
         times.p50,
         times.p95,
         times.p99,
         told_by(clock)
     );
+    if let Some(walked) = &steps.walked {
+        text += &format!(
+            "; causes are those of {} of them, while calls were counted, with a mean of {:.1} ms for {:.1}",
+            walked.count, walked.mean_ms, times.mean
+        );
+    }
     wrapped(out, "steps: ", &text)
 }
 

@@ -33,6 +33,8 @@ impl Live {
         self.stacks
             .finish(LAST_PATIENCE, &mut self.places, &mut self.out);
         self.pythons.drain(&mut self.out);
+        // However short they have lived.
+        self.look_at_newcomers(KtimeNs(u64::MAX));
         self.allocs.finish(
             own::now(),
             &self.alive,

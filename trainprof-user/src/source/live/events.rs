@@ -99,8 +99,13 @@ impl Live {
             Event::Exit(exit) => {
                 self.alive.remove(&exit.tid);
                 if exit.tid == exit.tgid {
-                    self.newcomers.ended(exit.tgid);
                     self.probes.py_thread(exit.tid, None);
+                }
+                // Others of its threads may go on when the first one has ended.
+                if self.newcomers.is_waiting(exit.tgid)
+                    && !self.alive.values().any(|pid| *pid == exit.tgid)
+                {
+                    self.newcomers.ended(exit.tgid);
                 }
                 let at = KtimeNs(exit.at);
                 self.out.push(Record::Exit {
@@ -223,7 +228,7 @@ impl Live {
     /// Describes a process that has come while we watch, by no more than its name as long as too many come.
     fn newcomer(&mut self, pid: u32, newcomer: Newcomer) {
         let Newcomer { at, parent, name } = &newcomer;
-        if self.newcomers.is_looked_at(pid) {
+        if self.newcomers.is_looked_at(pid, *at) {
             self.process(*at, pid, *parent, Some(name.clone()));
             return;
         }
@@ -241,7 +246,7 @@ impl Live {
 
     /// Describes by all that there is who was not looked at when it came, and has lived for a while.
     pub(super) fn look_at_newcomers(&mut self, now: KtimeNs) {
-        for (pid, newcomer) in self.newcomers.interval(now) {
+        for (pid, newcomer) in self.newcomers.due(now) {
             let Newcomer { at, parent, name } = newcomer;
             self.process(at, pid, parent, Some(name));
         }

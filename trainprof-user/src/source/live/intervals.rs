@@ -79,7 +79,6 @@ impl Live {
             !ended.any(|(key, end)| key.tid == *tid && end.followed_since == state.followed_since)
         });
         self.reconcile(&threads);
-        self.look_at_newcomers(to);
         let latencies = latencies(&counted.ops);
         let interval = self.interval(to, counted, &threads);
         self.interval_from = to;

@@ -106,6 +106,11 @@ fn programs_that_end_with_their_file_are_no_workers_to_be_kept() {
         assert_eq!(found(&run), is_kept, "{name}");
     }
     assert!(found(&|_, _| ()));
+    // A script runs its interpreter's file.
+    assert!(!found(&|tale, pid| {
+        tale.program(pid, "/usr/bin/python3.11")
+            .executed(pid, "decode.py");
+    }));
 }
 
 #[test]
