@@ -26,13 +26,12 @@ const BY_CALLS: f64 = 0.02;
 /// Parts of the time (0–1) in which stacks, and calls, show the step thread at its batches differ by this at most: stacks are few.
 const STACKS_OFF: f64 = 0.2;
 
-/// Whether time without calls may tell as much of a trainer as `counted`, by which it was found.
+/// Whether time without calls may tell as much of a trainer with one pass to each step as `counted`, by which it was found.
 pub(super) fn may_tell(counted: &Facts, trainer: &Trainer) -> bool {
     trainer.cast.ranks.is_empty()
         && trainer.epochs.is_none()
         && trainer.beside_model.is_empty()
         && known_by_calls(counted, trainer) <= BY_CALLS
-        && one_pass_each(counted, trainer)
 }
 
 /// Whether `all`, in a part of which no calls were counted, does.
@@ -40,11 +39,6 @@ pub(super) fn tells(counted: &Facts, all: &Facts, trainer: &Trainer) -> bool {
     batches_are_seen(counted, all, trainer)
         && passes_all_through(all, trainer.cast.step_tid)
         && on_files(all, trainer.cast.step_tid) <= ON_FILES
-}
-
-/// Whether `all` tells how many steps there were, and how long they were, whatever else is known by calls alone.
-pub(super) fn tells_steps(counted: &Facts, all: &Facts, trainer: &Trainer) -> bool {
-    one_pass_each(counted, trainer) && passes_all_through(all, trainer.cast.step_tid)
 }
 
 /// Whether others make its batches, or stacks of its code show the making, and show as much as its calls do.
@@ -69,7 +63,8 @@ fn known_by_calls(facts: &Facts, trainer: &Trainer) -> f64 {
     )
 }
 
-fn one_pass_each(facts: &Facts, trainer: &Trainer) -> bool {
+/// Without that, time without calls tells nothing of steps.
+pub(super) fn one_pass_each(facts: &Facts, trainer: &Trainer) -> bool {
     let passes = facts.losses(trainer.cast.step_tid);
     let before = |at: u64| passes.partition_point(|pass| *pass < at);
     let Some(steps) = &trainer.steps else {
@@ -80,7 +75,8 @@ fn one_pass_each(facts: &Facts, trainer: &Trainer) -> bool {
     steps.spans.len() >= MIN_STEPS && ones as f64 >= EACH * steps.spans.len() as f64
 }
 
-fn passes_all_through(facts: &Facts, step_tid: u32) -> bool {
+/// Whether passes tell the number of steps, and how long they were, whatever else is known by calls alone.
+pub(super) fn passes_all_through(facts: &Facts, step_tid: u32) -> bool {
     let passes = facts.losses(step_tid).windows(2);
     let between: Vec<u64> = passes.clone().map(|pair| pair[1] - pair[0]).collect();
     let mut sorted = between.clone();

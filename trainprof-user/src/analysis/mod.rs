@@ -128,7 +128,11 @@ pub fn analyse(session: &Session) -> Analysis {
     let counted = Facts::new(session);
     let mut analysis = analyse_facts(&counted, None);
     let alone = analysis.others.is_empty();
-    let Some(trainer) = analysis.trainer.as_ref().filter(|_| alone) else {
+    let Some(trainer) = analysis
+        .trainer
+        .as_ref()
+        .filter(|trainer| alone && all_time::one_pass_each(&counted, trainer))
+    else {
         return analysis;
     };
     let Some(all) = Facts::of_all_time(session) else {
@@ -144,7 +148,7 @@ pub fn analyse(session: &Session) -> Analysis {
     if all_time::may_tell(&counted, trainer) && all_time::tells(&counted, &all, trainer) {
         return analyse_facts(&all, Some(found));
     }
-    if all_time::tells_steps(&counted, &all, trainer) {
+    if all_time::passes_all_through(&all, trainer.cast.step_tid) {
         analysis.steps_of_all = steps_of_all(&all, &found.cast);
     }
     analysis
