@@ -92,12 +92,16 @@ fn rates_are_right(name: &str, preload: Option<&str>, allocator: &str) {
     assert!(gone, "traps are left in the job's code");
     let truth = workload.finish();
     assert!(windows(&report) >= 1, "{:?}", report.at("/cost"));
+    let told = report.f64("/memory/allocs_per_s");
+    let error = report.f64("/memory/allocation/allocs_per_s_error");
     close(
         "allocations a second",
         f64_at(&truth, "/calls_per_s"),
-        report.f64("/memory/allocs_per_s"),
-        report.f64("/memory/allocation/allocs_per_s_error"),
+        told,
+        error,
     );
+    // Who states a larger one says nothing.
+    assert!(error < 0.4 * told, "{told} ± {error}");
     close(
         "bytes a second",
         f64_at(&truth, "/bytes_per_s"),
@@ -466,6 +470,40 @@ fn counted(python: &Path) -> (f64, f64, Vec<(u64, f64)>) {
     );
     assert!(turn.0 >= 3.0, "{truth}");
     turn
+}
+
+/// A job that does nothing but allocate, several million times a second: every window would take all of it.
+#[test]
+fn a_window_ends_when_a_thread_has_had_enough() {
+    let name = "a_window_ends_when_a_thread_has_had_enough";
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a window within seconds") {
+        return;
+    }
+    let mut command = Command::new(program("allocate-shared"));
+    command.args(["-", "25", "1"]);
+    let mut workload = Workload::spawn(command);
+    let watch = Watch::attach(workload.pid(), &options(&[]));
+    workload.go();
+    workload.wait_done();
+    let report = watch.stop().report();
+    workload.finish();
+    let of = |key: &str| report.f64(&format!("/cost/windows/{key}"));
+    let (windows, capped) = (of("count"), of("capped"));
+    eprintln!(
+        "{windows} windows, {capped} of them ended early, {} hits",
+        of("hits")
+    );
+    assert!(capped >= 1.0, "{}", report.at("/cost/windows"));
+    // A hundredth of ten seconds for one thread, of which a first window is planned to take half.
+    let took_s = of("hits") * of("hit_ns") / 1e9;
+    assert!(took_s < 0.1 * windows, "{}", report.at("/cost/windows"));
+    let stepped = of("stepped_hit_ns") / of("hit_ns");
+    assert!(
+        (1.0..200.0).contains(&stepped),
+        "{}",
+        report.at("/cost/windows")
+    );
 }
 
 #[test]

@@ -14,6 +14,8 @@ use trainprof_tests::{
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 const JEMALLOC: &str = "libjemalloc.so.2";
 const TCMALLOC: &str = "libtcmalloc_minimal.so.4";
+/// Within so long all that is called is probed, once what that costs is known.
+const PROBED: Duration = Duration::from_secs(60);
 
 /// A job by the allocator that it has, and how it came by that.
 #[derive(Clone, Copy, Debug)]
@@ -172,10 +174,7 @@ fn counted(job: &Job) -> Checks {
     let text = Text::of(pid, job.allocator);
     let before = text.bytes();
     let watch = Watch::attach(pid, &options("full"));
-    assert!(
-        text.trapped(&before, Duration::from_secs(60)),
-        "{job:?}: no probe"
-    );
+    assert!(text.trapped(&before, PROBED), "{job:?}: no probe");
     // The first is in: so are the others soon.
     std::thread::sleep(Duration::from_secs(2));
     workload.go();
@@ -248,7 +247,14 @@ fn call_sites_are_those_of_their_own_process() {
     let mut workloads = [busy.start(4, 4_000, &[]), other.start(4, 40_000, &[])];
     let mut options = options("full");
     options.insert(0, workloads[1].pid().to_string().into());
+    let texts = [0, 1].map(|at| Text::of(workloads[at].pid(), busy.allocator));
+    let before = [0, 1].map(|at| texts[at].bytes());
     let watch = Watch::attach(workloads[0].pid(), &options);
+    for (text, before) in texts.iter().zip(&before) {
+        assert!(text.trapped(before, PROBED), "no probe");
+    }
+    // The first is in: so are the others soon.
+    std::thread::sleep(Duration::from_secs(2));
     workloads.iter_mut().for_each(Workload::go);
     workloads.iter_mut().for_each(Workload::wait_done);
     let report = watch.stop().report();

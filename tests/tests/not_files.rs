@@ -1,6 +1,6 @@
 //! Pipes, sockets, shared memory, /proc and devices are kept apart from files; memory calls are counted.
 
-use trainprof_tests::env::root_test;
+use trainprof_tests::env::{in_vm, root_test};
 use trainprof_tests::report::u64_at;
 use trainprof_tests::workload::os;
 use trainprof_tests::{Checks, Observed, observe};
@@ -29,6 +29,26 @@ fn what_is_no_file_is_not_counted_as_one() {
                 report.u64(&format!("/io/other/{class}/{member}")),
             );
         }
+    }
+    checks.done();
+}
+
+/// With so many calls a second only their ends are looked at, and by then a descriptor that was closed refers to nothing.
+#[test]
+fn what_is_closed_in_a_hurry_is_not_taken_for_a_file() {
+    let Some(_turn) = root_test("what_is_closed_in_a_hurry_is_not_taken_for_a_file") else {
+        return;
+    };
+    let turns = if in_vm() { "3000" } else { "200000" };
+    let seen = observe("pipesock", &os(&[&turns]));
+    let report = &seen.report;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    for (operation, row) in report.at("/io/operations").as_object().expect("operations") {
+        let (count, seconds) = (u64_at(row, "/count"), report.f64("/duration_s"));
+        checks.that(count == 0, || {
+            format!("{count} times {operation} of files in {seconds} s, where there are none")
+        });
     }
     checks.done();
 }

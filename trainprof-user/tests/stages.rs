@@ -44,17 +44,61 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Stages that a file names after `crate::`, also inside braces.
-fn named(text: &str) -> Vec<&'static str> {
+/// Nor may they ask for anything that is not in the records: parts of the standard library, and the C library.
+const ASKING: [&str; 9] = [
+    "fs",
+    "net",
+    "io",
+    "env",
+    "process",
+    "thread",
+    "Instant",
+    "SystemTime",
+    "libc",
+];
+
+/// What is compiled into the program, without comments.
+fn code(text: &str) -> String {
     // Tests may look anywhere.
-    let code: String = text
-        .split("#[cfg(test)]")
+    text.split("#[cfg(test)]")
         .next()
         .unwrap_or("")
         .lines()
         .map(|line| line.split("//").next().unwrap_or(""))
         .collect::<Vec<_>>()
-        .join(" ");
+        .join(" ")
+}
+
+/// What a file asks for beside the records, as `std::fs`, inside the braces of `std::{…}`, or as `libc::…`.
+fn asks(text: &str) -> Vec<&'static str> {
+    let code = code(text);
+    let words = |text: &str| -> Vec<String> {
+        text.split(|c: char| !c.is_alphanumeric() && c != '_')
+            .map(str::to_owned)
+            .collect()
+    };
+    let mut found = Vec::new();
+    let parts: Vec<&str> = code.split("std::").collect();
+    for pair in parts.windows(2) {
+        // A `use` goes to the end of its statement, a path to the end of its words and colons.
+        let end = if pair[0].ends_with("use ") {
+            pair[1].find(';')
+        } else {
+            pair[1].find(|c: char| !c.is_alphanumeric() && c != '_' && c != ':')
+        };
+        let named = words(&pair[1][..end.unwrap_or(pair[1].len())]);
+        let asked = ASKING.iter().copied();
+        found.extend(asked.filter(|asked| named.iter().any(|word| word == asked)));
+    }
+    if code.contains("libc::") {
+        found.push("libc");
+    }
+    found
+}
+
+/// Stages that a file names after `crate::`, also inside braces.
+fn named(text: &str) -> Vec<&'static str> {
+    let code = code(text);
     let mut out = Vec::new();
     for part in code.split("crate::").skip(1) {
         let list = match part.strip_prefix('{') {
@@ -110,7 +154,16 @@ fn no_stage_imports_a_later_one() {
             );
             continue;
         };
-        for import in named(&fs::read_to_string(&file).expect("a source")) {
+        let text = fs::read_to_string(&file).expect("a source");
+        if PURE.contains(&stage) {
+            let asks = asks(&text);
+            assert!(
+                asks.is_empty(),
+                "{} derives, and asks for {asks:?}",
+                relative.display()
+            );
+        }
+        for import in named(&text) {
             checked += 1;
             let other = ORDER.iter().position(|s| *s == import).expect("a stage");
             assert!(
@@ -129,6 +182,18 @@ fn no_stage_imports_a_later_one() {
         checked > 20,
         "only {checked} imports were found: does this test still see any?"
     );
+}
+
+#[test]
+fn what_is_asked_for_is_found() {
+    assert_eq!(asks("use std::time::{Duration, Instant};"), ["Instant"]);
+    assert_eq!(
+        asks("use std::{\n collections::BTreeMap,\n fs,\n};"),
+        ["fs"]
+    );
+    assert_eq!(asks("fn f() { std::thread::sleep(x) }"), ["thread"]);
+    assert_eq!(asks("let n = unsafe { libc::getpid() };"), ["libc"]);
+    assert!(asks("use std::{fmt, time::Duration}; // std::fs").is_empty());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::{
     cmd::{cargo, find_program, in_ci, is_root, output, root, run},
     demo, ebpf, on_host,
     outcome::{Outcome, Tally},
-    setup, vm,
+    scenarios, setup, vm,
 };
 
 /// How often what needs this host's kernel, and failed, is tried again: it measures time, on hosts that others share.
@@ -293,6 +293,11 @@ fn on_kernels(
             account.part("root tests", || on_host::test(built, filter));
             if filter.is_none() {
                 account.check("demo", || demo::check(&built.trainprof));
+                if is_root() {
+                    account.part("live verdicts", || scenarios::check(&built.trainprof));
+                } else {
+                    account.leave_out("live verdicts", "they need root itself, not sudo");
+                }
             }
         } else {
             account.leave_out("root tests", "they need root, and there is no sudo here");

@@ -151,8 +151,8 @@ pub fn jumps_through(code: &[u8], address: u64) -> Option<u64> {
         .map(|i| i.ip_rel_memory_address())
 }
 
-// Three functions of our own that the calibration probes: a push, which the kernel emulates; a test, which it does not; and one
-// whose return is seen.
+// Functions of our own that the calibration probes: a push, which the kernel emulates; a test, which it does not; one whose return is
+// seen; and one that gives back what that returned.
 
 #[unsafe(naked)]
 unsafe extern "C" fn emulated_first(_size: u64) {
@@ -166,13 +166,19 @@ unsafe extern "C" fn stepped_first(_size: u64) {
 
 #[unsafe(naked)]
 unsafe extern "C" fn returning(_size: u64) {
-    // Not the first one's bytes: two functions with the same may be made one.
-    core::arch::naked_asm!("push rbx", "pop rbx", "ret")
+    // Not the first one's bytes: two functions with the same may be made one. What it was given is what it returns: an address, as it were.
+    core::arch::naked_asm!("push rbx", "pop rbx", "mov rax, rdi", "ret")
 }
 
-/// Functions that do nothing: one whose first instruction the kernel emulates, one where it single-steps, and one whose return
-/// is to be seen.
-pub const CALIBRATED: [unsafe extern "C" fn(u64); 3] = [emulated_first, stepped_first, returning];
+#[unsafe(naked)]
+unsafe extern "C" fn releasing(_address: u64) {
+    core::arch::naked_asm!("push r12", "pop r12", "ret")
+}
+
+/// Functions that do nothing: one whose first instruction the kernel emulates, one where it single-steps, one whose return
+/// is to be seen, and one that gives back what that one returned.
+pub const CALIBRATED: [unsafe extern "C" fn(u64); 4] =
+    [emulated_first, stepped_first, returning, releasing];
 
 /// Finds callers, with the tables of modules whose bytes are `D`.
 pub type Unwinder<D> = UnwinderX86_64<D>;

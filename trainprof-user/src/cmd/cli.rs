@@ -128,7 +128,7 @@ pub struct WatchArgs {
         verbatim_doc_comment
     )]
     pub alloc: Mode,
-    /// What watching may cost, as a share of the job's CPU time, the first seconds left out.
+    /// What watching may cost, as a share of the job's CPU time. Starting takes some 0.2 s of CPU time, so short watches cost more.
     /// Where counting every system call costs more, they are counted only part of the time. Numbers of
     /// files, calls and bytes are then estimates, and the report says so. A larger budget counts more.
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = parse_share, verbatim_doc_comment)]

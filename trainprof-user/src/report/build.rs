@@ -13,7 +13,7 @@ use super::{
         Cost, Coverage, Faults, Host, Job, LostWindow, Missing, ProcessRow, Report, RssBytes,
         SCHEMA, Shares, StorageBytes, Trainer, Workers,
     },
-    threads::{threads, waits},
+    threads::{Roles, threads, waits},
     why,
 };
 use crate::{
@@ -68,7 +68,15 @@ pub fn report(session: &Session, shown: Shown) -> Report {
         steps: why::steps(&analysis),
         trainer,
         workers: workers(session, &roles, &analysis),
-        threads: threads(session, shown.top, &roles, step_tid),
+        threads: threads(
+            session,
+            shown.top,
+            &Roles {
+                processes: &roles,
+                loaders: analysis.trainer.as_ref().map(|t| &t.cast.loader_threads),
+            },
+            step_tid,
+        ),
         gpu: gpu::gpu(session, &analysis),
         io: io::io(session, shown),
         memory: memory(session, shown.top),

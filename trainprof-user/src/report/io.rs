@@ -40,6 +40,8 @@ pub enum Group {
     Device,
     Anon,
     Memory,
+    /// What was closed is not known: it may have been anything.
+    Untold,
 }
 
 /// File systems that the kernel makes up (proc(5), sysfs(5), cgroups(7)).
@@ -75,6 +77,7 @@ pub fn group(session: &Session, key: &OpKey) -> Group {
         Class::Device => Group::Device,
         Class::Anon => Group::Anon,
         Class::Memory => Group::Memory,
+        Class::Unknown if op_of(key) == Op::Close => Group::Untold,
         // Known by its path alone.
         Class::Unknown => match fileset.and_then(|f| f.fs_type.as_deref()) {
             Some(fs) if is_made_up(fs) => Group::Proc,

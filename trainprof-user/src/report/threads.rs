@@ -1,6 +1,6 @@
 //! Where the time of each thread went, its waits and its files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trainprof_common::{op::Class, thread::WakerKind};
 
@@ -17,11 +17,21 @@ use crate::{
 /// Waits that are listed for one thread.
 const WAITS_SHOWN: usize = 12;
 
+/// A thread of the trainer's own that makes batches, or passes on those that workers made (a pinning thread).
+const LOADER: &str = "loader";
+
+/// Who is what.
+pub struct Roles<'a> {
+    pub processes: &'a BTreeMap<u32, Role>,
+    /// Threads of the trainer through which batches come.
+    pub loaders: Option<&'a BTreeSet<u32>>,
+}
+
 /// Threads by the CPU time that they used or wanted, and by their identity; the trainer's among them, however little it used.
 pub fn threads(
     session: &Session,
     top: usize,
-    roles: &BTreeMap<u32, Role>,
+    cast: &Roles,
     trainer: Option<Id>,
 ) -> Vec<ThreadTime> {
     let mut threads: Vec<&Thread> = session.threads.values().collect();
@@ -31,7 +41,7 @@ pub fn threads(
     });
     threads
         .into_iter()
-        .map(|thread| thread_time(session, thread, roles))
+        .map(|thread| thread_time(session, thread, cast))
         .collect()
 }
 
@@ -46,13 +56,22 @@ pub fn keep<T: Copy>(rows: &mut Vec<T>, top: usize, stays: impl Fn(&T) -> bool) 
     rows.truncate(last + 1);
 }
 
-fn thread_time(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) -> ThreadTime {
+fn thread_time(session: &Session, thread: &Thread, cast: &Roles) -> ThreadTime {
     let leads = leading_thread(session, thread.pid).is_some_and(|leader| leader.key == thread.key);
-    let role = if leads { roles.get(&thread.pid) } else { None };
+    let role = if leads {
+        cast.processes.get(&thread.pid).map(|role| role.name())
+    } else if cast
+        .loaders
+        .is_some_and(|loaders| loaders.contains(&thread.key.tid))
+    {
+        Some(LOADER)
+    } else {
+        None
+    };
     let present = thread.present_ns(session.until);
     let seen = thread.run_ns + thread.wait_ns() + thread.runnable_ns();
     ThreadTime {
-        role: role.copied().unwrap_or(Role::Helper).name(),
+        role: role.unwrap_or(Role::Helper.name()),
         pid: Id(thread.pid),
         tid: Id(thread.key.tid),
         name: thread.name.clone(),

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+pub use super::rates::Estimate;
 use super::{
-    dearer::{self, Dearer, Seen},
+    rates::{Rates, dearer, estimate, rates, slowed},
     shares::{Histogram, Part, Whole},
 };
 use crate::record::{
@@ -14,39 +15,8 @@ use crate::record::{
     },
 };
 
-/// Relative error of one window, as long as there are too few to tell: among 11 windows of 5 ms, of a job that made a million
-/// calls a second on a busy virtual machine, rates had a standard deviation of 0.35 of their mean.
-pub(super) const UNKNOWN_SPREAD: f64 = 0.35;
-pub(super) const ENOUGH_WINDOWS: usize = 3;
-/// A process is taken to have had at least this share of a window for itself.
-const LEAST_OWN_SHARE: f64 = 0.05;
 /// Call sites that are kept; when there are more, the smaller half goes.
 const MOST_SITES: usize = 4_096;
-
-/// A number that was estimated, and its standard error.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Estimate {
-    pub value: f64,
-    pub error: f64,
-}
-
-/// What one window says of one function.
-#[derive(Clone, Copy, Debug)]
-struct Rates {
-    /// CPU time of the process; or of the window, where that is not known.
-    seen: Seen,
-    /// Bytes of its calls.
-    bytes: f64,
-    by_cpu: bool,
-}
-
-impl Rates {
-    /// Seconds that the process had for itself, where a hit costs so many times what was calibrated.
-    fn own(&self, factor: f64) -> f64 {
-        let Seen { time, lost, .. } = self.seen;
-        (time - factor * lost).max(time * LEAST_OWN_SHARE)
-    }
-}
 
 /// Windows of one process.
 #[derive(Clone, Debug, Default)]
@@ -264,53 +234,6 @@ impl SiteSum {
     }
 }
 
-/// A ratio estimate: what was counted over the time in which it was, by CPU time where that is known, since a window is too
-/// short for a job's waiting to be typical in it.
-fn estimate(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<Estimate> {
-    let dearer = dearer(rates);
-    let own = |rates: &Rates| rates.own(dearer.factor);
-    let seconds: f64 = rates.iter().map(own).sum();
-    if seconds <= 0.0 {
-        return None;
-    }
-    let per_second = rates.iter().map(of).sum::<f64>() / seconds;
-    let counted: f64 = rates.iter().map(|rates| rates.seen.calls).sum();
-    let slowed = dearer.error * slowed(rates, dearer.factor);
-    let by_cpu = rates.iter().all(|rates| rates.by_cpu);
-    let spread = if rates.len() < ENOUGH_WINDOWS {
-        UNKNOWN_SPREAD / (rates.len() as f64).sqrt()
-    } else if per_second > 0.0 {
-        // Standard error of a ratio (Cochran, Sampling Techniques, 6.4).
-        let n = rates.len() as f64;
-        let squares: f64 = rates
-            .iter()
-            .map(|rates| (of(rates) - per_second * own(rates)).powi(2))
-            .sum();
-        (squares * n / (n - 1.0)).sqrt() / (seconds * per_second)
-    } else {
-        0.0
-    };
-    let counting = 1.0 / counted.max(1.0).sqrt();
-    let relative = (spread.powi(2) + counting.powi(2) + slowed.powi(2)).sqrt();
-    let value = per_second * if by_cpu { cpus } else { 1.0 };
-    Some(Estimate {
-        value,
-        error: value * relative,
-    })
-}
-
-/// What a hit costs by the windows of a function.
-fn dearer(rates: &[Rates]) -> Dearer {
-    let seen: Vec<Seen> = rates.iter().map(|rates| rates.seen).collect();
-    dearer::dearer(&seen)
-}
-
-/// What probes took by calibration, as a part of the time that was left where a hit costs so many times that.
-fn slowed(rates: &[Rates], factor: f64) -> f64 {
-    let lost: f64 = rates.iter().map(|rates| rates.seen.lost).sum();
-    lost / rates.iter().map(|rates| rates.own(factor)).sum::<f64>()
-}
-
 /// Where sampled calls came from: process, function, frames.
 pub type SiteKey = (u32, String, Vec<AllocFrame>);
 
@@ -485,37 +408,6 @@ fn sum(estimates: impl Iterator<Item = Estimate>) -> Option<Estimate> {
             error: sum.error.hypot(next.error),
         })
     })
-}
-
-/// What a window says of a function: calls slowed their threads down, which would have made more of them.
-fn rates(fact: &AllocWindowFact, function: &str, seconds: f64) -> Rates {
-    let all: u64 = fact.calls.iter().map(|calls| calls.count).sum();
-    let threads: std::collections::BTreeSet<u32> =
-        fact.calls.iter().map(|calls| calls.tid).collect();
-    let time = fact.cpu_ns.map_or(seconds, |ns| ns as f64 / 1e9);
-    // Without CPU time, each thread is taken to have lost an equal part of the window.
-    let hits = match fact.cpu_ns {
-        Some(_) => all as f64,
-        None => all as f64 / threads.len().max(1) as f64,
-    };
-    let lost = hits * fact.hit_ns / 1e9;
-    let of = |count: fn(&AllocCallsFact) -> u64| {
-        fact.calls
-            .iter()
-            .filter(|calls| calls.function == function && calls.allocates)
-            .map(count)
-            .sum::<u64>() as f64
-    };
-    Rates {
-        seen: Seen {
-            time,
-            lost,
-            hits: all as f64,
-            calls: of(|calls| calls.count),
-        },
-        bytes: of(|calls| calls.bytes),
-        by_cpu: fact.cpu_ns.is_some(),
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! the same for both, so that both together tell what a hit costs: were it as calibrated, and is it more, those with more hits
 //! a call would show fewer calls.
 
+use super::few::residual_error;
+
 /// What one window counted of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
@@ -32,8 +34,8 @@ const UNTOLD: Dearer = Dearer {
 };
 /// What is not known better in any case.
 const LEAST_ERROR: f64 = 0.3;
-/// Factors that were seen, with room.
-const FACTORS: std::ops::RangeInclusive<f64> = 1.0..=2.5;
+/// Factors that were seen, with room. Below 1 where something disturbed calibration, or the window's own measure of what slows hits down.
+const FACTORS: std::ops::RangeInclusive<f64> = 0.4..=2.5;
 /// Windows of each kind, hits a call of one kind against the other's.
 const ENOUGH: usize = 2;
 const APART: f64 = 1.5;
@@ -79,7 +81,7 @@ struct Sum {
     time: f64,
     lost: f64,
     calls: f64,
-    /// Standard error of their calls a second, as a part of these (of a ratio: Cochran, Sampling Techniques, 6.4).
+    /// Standard error of their calls a second, as a part of these.
     error: f64,
 }
 
@@ -87,10 +89,9 @@ impl Sum {
     fn of(windows: &[Seen]) -> Sum {
         let sum = |of: fn(&Seen) -> f64| windows.iter().map(of).sum::<f64>();
         let (time, lost, calls) = (sum(|s| s.time), sum(|s| s.lost), sum(|s| s.calls));
-        let n = windows.len() as f64;
         let off = |seen: &Seen| (seen.calls - calls / time * seen.time).powi(2);
         let squares: f64 = windows.iter().map(off).sum();
-        let spread = (squares * n / (n - 1.0)).sqrt() / calls;
+        let spread = residual_error(squares, windows.len()) / calls;
         Sum {
             time,
             lost,

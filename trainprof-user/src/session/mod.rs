@@ -5,6 +5,7 @@
 pub mod activity;
 pub mod alloc;
 mod dearer;
+mod few;
 pub mod files;
 pub mod gpu;
 pub mod history;
@@ -13,6 +14,7 @@ pub mod kind;
 mod lives;
 pub mod memory;
 pub mod python;
+mod rates;
 pub mod roles;
 pub mod shares;
 mod threads;

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::alloc::{ENOUGH_WINDOWS, Estimate, UNKNOWN_SPREAD};
+use super::{
+    few::residual_error,
+    rates::{ENOUGH_WINDOWS, Estimate, UNKNOWN_SPREAD},
+};
 
 /// What each window counted in all: their number, sum and squares.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,7 +45,7 @@ impl Part {
     /// The share (0–1) with its standard error; `calls`: how many were counted in all. `None` for parts of nothing.
     ///
     /// Calls of one window are more alike than calls of the whole watch, so windows are what was drawn: the error is that of a
-    /// ratio of their sums (Cochran, Sampling Techniques, 6.4), and no less than that of as many calls drawn one by one.
+    /// ratio of their sums, and no less than that of as many calls drawn one by one.
     pub fn of(&self, whole: &Whole, calls: u64) -> Option<Estimate> {
         if whole.sum <= 0.0 {
             return None;
@@ -54,7 +57,7 @@ impl Part {
             share * (1.0 - share) * (2.0 / n).sqrt() * UNKNOWN_SPREAD
         } else {
             let squares = self.squares - 2.0 * share * self.cross + share * share * whole.squares;
-            (squares.max(0.0) * n / (n - 1.0)).sqrt() / whole.sum
+            residual_error(squares, whole.windows) / whole.sum
         };
         Some(Estimate {
             value: share,
@@ -134,7 +137,8 @@ mod tests {
         unlike[5..].fill((500.0, 1_000.0));
         let unlike = share(&unlike);
         assert!((unlike.value - 0.3).abs() < 1e-9);
-        let truly = 0.2 / 9_f64.sqrt();
+        // Student's t of ten against that of many.
+        let truly = 0.2 / 9_f64.sqrt() * 2.262 / 1.96;
         assert!((unlike.error / truly - 1.0).abs() < 0.01, "{unlike:?}");
         // One window says nothing of others.
         assert!(share(&[(300.0, 1_000.0)]).error > 0.1);
@@ -171,7 +175,10 @@ mod tests {
         assert_eq!((rows[0].0, rows[0].1, rows[1].1), (6, 300, 100));
         assert!((rows[0].2.value - 0.75).abs() < 1e-9, "{rows:?}");
         // The two shares add up to 1: what is wrong with one is wrong with the other.
-        assert!((rows[0].2.error - 0.25).abs() < 1e-9, "{rows:?}");
-        assert!((rows[1].2.error - 0.25).abs() < 1e-9, "{rows:?}");
+        // Student's t of four windows against that of many.
+        let truly = 0.25 * 3.182 / 1.96;
+        for row in &rows {
+            assert!((row.2.error / truly - 1.0).abs() < 0.01, "{rows:?}");
+        }
     }
 }

@@ -123,6 +123,7 @@ pub const ALL: &[Scenario] = &[
         ],
         fixtures: &[Fixture::Files, Fixture::Store],
         names: true,
+        smoke: true,
         ..fault(
             "small-files-fuse",
             "files",
@@ -213,6 +214,7 @@ pub const ALL: &[Scenario] = &[
             number("compute_ms", 4.0, [3.0, 6.0]),
             number("decode_ms", 4.0, [3.0, 5.0]),
         ],
+        smoke: true,
         ..fault(
             "shared-lock",
             "lock",
@@ -365,6 +367,7 @@ pub const ALL: &[Scenario] = &[
             word("start", &["fork", "spawn"]),
         ],
         names: true,
+        smoke: true,
         ..fault(
             "late-rank",
             "ranks",

@@ -44,6 +44,15 @@ pub struct Verdict {
     pub misses: Vec<String>,
 }
 
+impl Verdict {
+    /// Whether what a user acts on is wrong: how much, and how many steps there are, is a question of degree.
+    pub fn is_wrong(&self) -> bool {
+        const DEGREES: [&str; 5] = ["share", "step count", "p50", "p95", "idle blame"];
+        let degree = |miss: &String| DEGREES.contains(&miss.as_str());
+        !self.misses.iter().all(degree)
+    }
+}
+
 pub fn judge(scenario: &Scenario, outcome: &Outcome) -> Verdict {
     let truth = &outcome.truth;
     let gain = outcome.gain.as_ref();

@@ -26,6 +26,8 @@ pub struct Options {
     pub watch_s: f64,
     /// Where recordings, reports and truth are kept
     pub keep: Option<PathBuf>,
+    /// Whether it is measured what the fault costs.
+    pub gains: bool,
 }
 
 /// What one run gave.
@@ -34,7 +36,7 @@ pub struct Outcome {
     pub report: Option<Value>,
     /// What the job timed itself, while it was watched
     pub truth: Value,
-    /// None for healthy jobs
+    /// None for healthy jobs, and where it was not asked for
     pub gain: Option<Gain>,
     /// Processes of which the report must name one
     pub named: Vec<Culprit>,
@@ -66,11 +68,7 @@ pub fn once(
     let ours_s = place.everything.cpu_s()? - busy.1;
     let foreign_cpus = (machine_s - ours_s) / ((now_ns() - busy.2) as f64 / 1e9);
     let gain = match scenario.sort {
-        Sort::Healthy => {
-            drop(job);
-            None
-        }
-        Sort::Fault => Some(Gain::measure(
+        Sort::Fault if options.gains => Some(Gain::measure(
             ground,
             scenario,
             settings,
@@ -79,6 +77,10 @@ pub fn once(
             &data,
             random,
         )?),
+        _ => {
+            drop(job);
+            None
+        }
     };
     let truth = truth(ground, &place, settings, &[(begin, end)])?;
     keep(options, label, &place, &truth)?;

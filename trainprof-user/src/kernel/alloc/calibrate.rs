@@ -33,7 +33,7 @@ pub struct Calibration {
     pub emulated_ns: f64,
     /// A hit where it single-steps.
     pub stepped_ns: f64,
-    /// What seeing a function's return adds.
+    /// What following a block adds to the hits at the entries of its allocation and its release: the return's, and looking it up.
     pub return_ns: f64,
     /// Run time of our program in a hit.
     pub run_ns: f64,
@@ -58,9 +58,17 @@ pub struct Calibration {
 /// Our own program, by a name that leads to it in every container.
 pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Calls of one measurement, and how many of these are made: the lower quartile counts, since other work only adds.
-const CALLS: [u64; 3] = [300, 50, 200];
-const ROUNDS: usize = 7;
+/// Calls of one measurement: of each of the first three functions alone, and of the last two as a pair.
+const CALLS: [u64; WORKS] = [300, 50, 200, 200];
+const WORKS: usize = 4;
+const PAIR: usize = 3;
+/// What is put in: at each entry, and at one return.
+const PROBES: u64 = CALIBRATED.len() as u64 + 1;
+/// How many measurements are made, so many one after the other and then again a little later: the lower quartile counts, since other work only
+/// adds, for a few milliseconds as often as not.
+const ROUNDS: usize = 15;
+const ROUNDS_AT_ONCE: usize = 3;
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(5);
 /// How often a call is made while a probe is taken away, and what part of the time that it has taken already.
 const POKE: Duration = Duration::from_micros(200);
 const POKE_PART: u32 = 100;
@@ -69,10 +77,13 @@ const POKED: u64 = 20;
 /// Longest that an answer is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+const MEASURE: u32 = 1;
+const POKE_IT: u32 = MEASURE + WORKS as u32;
+
 /// What both processes share.
 #[repr(C)]
 struct Shared {
-    /// 0: nothing to do; 1 + n: measure function n; 4 + n: poke function n until this changes.
+    /// 0: nothing to do; `MEASURE` + n: do work n; `POKE_IT` + n: poke function n until this changes.
     order: AtomicU32,
     /// Becomes the order when it is done.
     done: AtomicU32,
@@ -149,16 +160,16 @@ impl Subject {
         Some(self.shared().answer.load(Ordering::Acquire))
     }
 
-    /// CPU nanoseconds of one call.
-    fn cost(&self, function: usize) -> Option<f64> {
-        let order = 1 + function as u32;
+    /// CPU nanoseconds of one call; of one pair of them.
+    fn cost(&self, work: usize) -> Option<f64> {
+        let order = MEASURE + work as u32;
         self.order(order);
         Some(self.answer(order)? as f64 / 1_000.0)
     }
 
     /// Does something while the process goes on calling; for how long that stopped it, nanoseconds, and what came of it.
     fn beside<T>(&self, function: usize, act: impl FnOnce() -> T) -> Option<(u64, T)> {
-        let order = 4 + function as u32;
+        let order = POKE_IT + function as u32;
         self.order(order);
         std::thread::sleep(Duration::from_millis(1));
         let done = act();
@@ -221,17 +232,24 @@ fn obey(shared: &Shared) {
     loop {
         let order = shared.order.load(Ordering::Acquire);
         match order {
-            1..=3 => {
-                let n = order as usize - 1;
-                let mut costs: Vec<u64> = (0..ROUNDS).map(|_| measure(n)).collect();
+            MEASURE..POKE_IT => {
+                let work = (order - MEASURE) as usize;
+                let mut costs: Vec<u64> = (0..ROUNDS)
+                    .map(|round| {
+                        if round % ROUNDS_AT_ONCE == 0 {
+                            std::thread::sleep(BETWEEN_ROUNDS);
+                        }
+                        measure(work)
+                    })
+                    .collect();
                 costs.sort_unstable();
                 shared.answer.store(costs[ROUNDS / 4], Ordering::Release);
             }
-            4..=6 => {
+            POKE_IT.. => {
                 let longest = poke(shared, order);
                 shared.answer.store(longest, Ordering::Release);
             }
-            _ => {
+            0 => {
                 std::thread::sleep(Duration::from_micros(200));
                 continue;
             }
@@ -244,19 +262,27 @@ fn obey(shared: &Shared) {
     }
 }
 
-/// CPU time of a call, in thousandths of a nanosecond.
-fn measure(function: usize) -> u64 {
+/// CPU time of a call or a pair, in thousandths of a nanosecond.
+fn measure(work: usize) -> u64 {
+    let functions = if work == PAIR {
+        &CALIBRATED[PAIR - 1..]
+    } else {
+        &CALIBRATED[work..=work]
+    };
     let began = cpu_ns();
-    for size in 0..CALLS[function] {
-        // SAFETY: these functions do nothing.
-        unsafe { CALIBRATED[function](size) };
+    // Not 0, which is no address.
+    for size in 1..=CALLS[work] {
+        for function in functions {
+            // SAFETY: these functions do nothing.
+            unsafe { function(size) };
+        }
     }
-    cpu_ns().saturating_sub(began) * 1_000 / CALLS[function]
+    cpu_ns().saturating_sub(began) * 1_000 / CALLS[work]
 }
 
 /// The longest poke, less what the thread waited for a CPU meanwhile.
 fn poke(shared: &Shared, order: u32) -> u64 {
-    let function = order as usize - 4;
+    let function = (order - POKE_IT) as usize;
     let mut longest = 0;
     let from = Instant::now();
     while shared.order.load(Ordering::Acquire) == order {
@@ -304,8 +330,8 @@ fn run_delay_ns() -> u64 {
 
 /// The probes' own counters.
 pub trait Counters {
-    /// Lets hits be counted as in a window.
-    fn open(&mut self);
+    /// Lets hits be counted as in a window; `paired`: each allocation's return and release too.
+    fn open(&mut self, paired: bool);
     /// Mean run time of the program at entries so far, nanoseconds.
     fn run_ns(&self) -> Option<f64>;
 }
@@ -319,7 +345,7 @@ pub fn calibrate(
     let subject = Subject::start().ok_or("cannot start a process")?;
     let silent = || "the process that is probed does not answer".to_owned();
     let pid = NonZeroU32::new(subject.pid as u32).ok_or_else(silent)?;
-    let bare: Vec<f64> = (0..3)
+    let bare: Vec<f64> = (0..WORKS)
         .map(|n| subject.cost(n))
         .collect::<Option<_>>()
         .ok_or_else(silent)?;
@@ -329,12 +355,17 @@ pub fn calibrate(
     for (n, function) in CALIBRATED.iter().enumerate() {
         let offset = file_offset(*function as usize as u64)
             .ok_or("our own program's mappings cannot be read")?;
+        let (size, flags) = match n {
+            1 => (0, Site::STEPS),
+            3 => (NO_ARG, Site::FREES),
+            _ => (0, 0),
+        };
         let cookie = Site {
             function: 0,
-            size: 0,
+            size,
             times: NO_ARG,
             result: NO_ARG,
-            flags: if n == 1 { Site::STEPS } else { 0 },
+            flags,
         }
         .pack();
         let spot = Spot {
@@ -351,37 +382,42 @@ pub fn calibrate(
             })
             .ok_or_else(silent)?;
         stopped.push(longest_ns);
-        attach_ns += took.as_nanos() as u64 / 4;
+        attach_ns += took.as_nanos() as u64 / PROBES;
         links.push(attached.map_err(|(error, _)| error)?);
     }
     // What was called while they were put in, now and then, says nothing of a hit.
-    counters.open();
+    counters.open(false);
     let mut probed = vec![subject.cost(0).ok_or_else(silent)?];
     let run_ns = counters
         .run_ns()
         .ok_or("the program at entries did not run")?;
-    for n in 1..3 {
-        probed.push(subject.cost(n).ok_or_else(silent)?);
+    for work in 1..WORKS {
+        if work == PAIR {
+            counters.open(true);
+        }
+        probed.push(subject.cost(work).ok_or_else(silent)?);
     }
-    let added = |n: usize| (probed[n] - bare[n]).max(0.0);
+    let added = |work: usize| (probed[work] - bare[work]).max(0.0);
+    // The last function's own probe is as the first one's.
+    let hit = |function: usize| added(if function == PAIR { 0 } else { function });
     let opening = stopped.into_iter().enumerate();
-    let opening = opening.map(|(n, ns)| ns.saturating_sub((added(n) * POKED as f64) as u64));
+    let opening = opening.map(|(n, ns)| ns.saturating_sub((hit(n) * POKED as f64) as u64));
     let open_pause_ns = median(opening.collect());
     let (mut pauses, mut lingers) = (Vec::new(), Vec::new());
     let mut detach_ns = 0;
     for (n, links) in links.into_iter().enumerate() {
         let removals = links.removals();
         let pause = subject
-            .pause(n, links, added(n), together)
+            .pause(n, links, hit(n), together)
             .ok_or_else(silent)?;
         pauses.push(pause.pause_ns);
         lingers.push(pause.linger_ns / removals);
-        detach_ns += pause.took_ns / removals / 3;
+        detach_ns += pause.took_ns / removals / CALIBRATED.len() as u64;
     }
     Ok(Calibration {
         emulated_ns: added(0),
         stepped_ns: added(1),
-        return_ns: (added(2) - added(0)).max(0.0),
+        return_ns: (added(PAIR) - 2.0 * added(0)).max(0.0),
         run_ns,
         open_pause_ns,
         pause_ns: median(pauses),
@@ -389,7 +425,7 @@ pub fn calibrate(
         attach_ns,
         detach_ns,
         together: together.is_some(),
-        own_cpu_ns: own_cpu_ns().saturating_sub(cpu_before) / 4,
+        own_cpu_ns: own_cpu_ns().saturating_sub(cpu_before) / PROBES,
         // They have not ended yet.
         children_cpu_ns: 0,
     })

@@ -494,13 +494,15 @@ impl Server<'_> {
 }
 
 impl Counters for Maps {
-    fn open(&mut self) {
+    fn open(&mut self, paired: bool) {
         set(
             self,
             Window {
                 max_calls: u64::MAX,
+                track_until: u64::MAX,
                 open: 1,
                 stack_mask: u32::MAX,
+                paired: u32::from(paired),
                 ..Window::default()
             },
         );

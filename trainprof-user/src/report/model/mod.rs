@@ -300,7 +300,7 @@ pub struct Workers {
 /// Where the time of one thread went.
 #[derive(Clone, Debug, Serialize)]
 pub struct ThreadTime {
-    /// Role of the process for the thread that its time is told by; `helper` for its other threads.
+    /// Role of the process for the thread that its time is told by; `loader` for the trainer's other threads through which batches come; `helper` for all others.
     pub role: &'static str,
     pub pid: Id,
     pub tid: Id,

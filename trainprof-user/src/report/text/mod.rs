@@ -140,12 +140,16 @@ fn steps(out: &mut Page, report: &Report) -> std::fmt::Result {
         };
     };
     let mut text = format!(
-        "{seen}; p50 {:.1} ms, p95 {:.1}, p99 {:.1}; told by {}",
+        "{seen}; p50 {:.1} ms, p95 {:.1}, p99 {:.1}, max {:.1}; told by {}",
         times.p50,
         times.p95,
         times.p99,
+        times.max,
         told_by(clock)
     );
+    if let Some(sure) = steps.confidence {
+        text += &format!(", confidence {:.0} %", sure * 100.0);
+    }
     if let Some(walked) = &steps.walked {
         text += &format!(
             "; causes are those of {} of them, while calls were counted, with a mean of {:.1} ms for {:.1}",

@@ -17,10 +17,11 @@ use crate::{
 };
 
 const STAT: i16 = 262;
+const OPENAT: i16 = 257;
 const STRANGER: u32 = 900;
 const LENGTH: f64 = 8000.0;
 
-pub(super) fn stories() -> [Story; 11] {
+pub(super) fn stories() -> [Story; 12] {
     [
         Story {
             rule: "storage-io",
@@ -46,6 +47,24 @@ pub(super) fn stories() -> [Story; 11] {
             share: Some(0.45),
             proves: |evidence| is(evidence, "lookups_per_s", 100.0),
             advice: &["look each file up once", "at most"],
+        },
+        Story {
+            rule: "small-files",
+            found: || opens(10.0),
+            clear: || opens(1.0),
+            lacks: (short, "less than a second"),
+            share: Some(0.45),
+            proves: |evidence| {
+                is(evidence, "opens_per_s", 100.0)
+                    && is(evidence, "mean_file_bytes", 50_000.0)
+                    && is(evidence, "opens", 800.0)
+            },
+            // 256 MB of files of 50 kB.
+            advice: &[
+                "pack these files (800 opens in 8.0 s, mean 50.0 KB) into shards",
+                "about 5120 of them in each shard of 256 MB",
+                "at most",
+            ],
         },
         Story {
             rule: "network-io",
@@ -201,6 +220,20 @@ fn looks_up(files: f64) -> Session {
         }
         let count = files as u64;
         tale.ops(TRAINER, begin, Op::Stat, Class::File, 5, count, 0, 45.0);
+    })
+}
+
+/// Opens files of 50 kB, for 4.5 ms each.
+fn opens(files: f64) -> Session {
+    alone(|tale, begin| {
+        for n in 0..files as u32 {
+            let from = begin + f64::from(n) * 5.0;
+            let on = On::File(5);
+            tale.wait(TRAINER, from, from + 4.5, OPENAT, on, By::Interrupt);
+        }
+        let count = files as u64;
+        let bytes = count * 50_000;
+        tale.ops(TRAINER, begin, Op::Open, Class::File, 5, count, bytes, 45.0);
     })
 }
 

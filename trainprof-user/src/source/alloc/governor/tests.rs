@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     super::window::{Candidate, Outcome, Plan, Room, Wish, longest},
-    windows::{HORIZON_NS, LENT_WINDOWS, THREAD_SHARE},
+    windows::{HORIZON_NS, LENT_WINDOWS, TELLING, THREAD_SHARE},
     *,
 };
 
@@ -48,6 +48,8 @@ struct Job {
     paired: u32,
     /// In every third window it does nothing but allocate.
     bursts: bool,
+    /// Of a thousand clock samples, those in its allocator.
+    in_allocator: u64,
     /// By how much the budget was overdrawn after a window that nothing was lent for, at most, nanoseconds.
     overdrawn: f64,
 }
@@ -71,6 +73,7 @@ impl Job {
             opened: 0,
             paired: 0,
             bursts: false,
+            in_allocator: 200,
             overdrawn: f64::NEG_INFINITY,
         }
     }
@@ -97,7 +100,7 @@ impl Job {
                 cpu_ns: self.now,
                 cpus: 1.0,
                 samples: 1_000,
-                in_allocator: 200,
+                in_allocator: self.in_allocator,
                 sites: 5,
                 stepped: if stepped { 5 } else { 0 },
             };
@@ -193,6 +196,21 @@ impl Job {
 fn the_budget_holds_while_the_rate_rises_from_ten_thousand_to_five_million() {
     rising(COSTS, 15, 1);
     rising(TOGETHER, 60, 10);
+}
+
+#[test]
+fn who_allocates_little_is_looked_at_until_its_rate_is_known_where_that_costs_little_of_the_budget()
+{
+    let mut generous = Job::new(0.25);
+    generous.in_allocator = 5;
+    generous.run(30, 3e5, 0.005, false, &mut 1);
+    assert_eq!(generous.opened, TELLING);
+    generous.run(121, 3e5, 0.005, false, &mut 1);
+    assert_eq!(generous.opened, TELLING + 2, "then once a minute");
+    let mut usual = Job::new(0.01);
+    usual.in_allocator = 5;
+    usual.run(30, 3e5, 0.008, false, &mut 1);
+    assert_eq!(usual.opened, 1);
 }
 
 #[test]
@@ -511,7 +529,7 @@ fn what_is_done_once_is_no_reason_to_give_anything_up() {
 }
 
 #[test]
-fn a_process_that_hardly_allocates_is_looked_at_seldom() {
+fn a_process_that_hardly_allocates_is_looked_at_seldom_once_its_rate_is_known() {
     let mut governor = Governor::new(0.01);
     governor.calibrated(COSTS);
     let idle = Candidate {
@@ -545,7 +563,8 @@ fn a_process_that_hardly_allocates_is_looked_at_seldom() {
             governor.closed(now, &outcome);
         }
     }
-    assert_eq!(opened, 2);
+    // Until its rate is known, and a minute later.
+    assert_eq!(opened, TELLING + 1);
 }
 
 #[test]

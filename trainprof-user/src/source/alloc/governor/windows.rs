@@ -34,8 +34,12 @@ pub(super) const PAIRED_EVERY: u32 = 3;
 const RECENT_NS: u64 = 20_000_000_000;
 /// Windows open no closer than this on average, nanoseconds.
 const SPACING_NS: f64 = 1e9;
-/// A process that allocates little is looked at once in so many nanoseconds.
+/// A process that allocates little is looked at once in so many nanoseconds; oftener until so many windows have told its rate, while
+/// more than the budget of so many seconds is unspent: one window may be half or twice of what others are.
 const SELDOM_NS: u64 = 60_000_000_000;
+const SOONER_NS: u64 = 2_000_000_000;
+pub(super) const TELLING: u32 = 6;
+const PLENTY_S: f64 = 5.0;
 /// A process that has used less CPU time than this is not looked at.
 const WARM_UP_NS: u64 = 2_000_000_000;
 
@@ -150,8 +154,18 @@ impl Governor {
             // Rates are worth knowing once, and now and then, where allocating is little.
             let busiest = warm.into_iter().max_by(|a, b| a.cpus.total_cmp(&b.cpus))?;
             let last = self.known.values().map(|known| known.last).max();
+            let plenty = self.balance > PLENTY_S * self.budget * self.job_rate;
+            let untold = self
+                .known
+                .get(&busiest.pid)
+                .is_none_or(|known| known.windows < TELLING);
+            let after = if plenty && untold {
+                SOONER_NS
+            } else {
+                SELDOM_NS
+            };
             return last
-                .is_none_or(|last| now.since(last) >= SELDOM_NS)
+                .is_none_or(|last| now.since(last) >= after)
                 .then_some(busiest);
         }
         let total: f64 = worth.iter().map(|c| c.weight()).sum();
