@@ -2,6 +2,7 @@
 //! How it works and what it measured: docs/ACCURACY.md.
 
 mod catalogue;
+pub mod check;
 mod data;
 mod freezer;
 mod gain;
@@ -28,7 +29,6 @@ use serde_json::json;
 
 use crate::{
     cmd::{cargo, is_root, output, root, run as run_command},
-    outcome::{Outcome, Test},
     setup,
     test::target_dir,
 };
@@ -41,7 +41,7 @@ use place::Ground;
 use random::Random;
 use table::Row;
 
-#[derive(clap::Args, Clone)]
+#[derive(clap::Args)]
 pub struct Args {
     /// Only scenarios whose name holds one of these (comma between them)
     #[arg(long)]
@@ -81,69 +81,8 @@ pub struct Args {
     list: bool,
 }
 
-impl Default for Args {
-    fn default() -> Self {
-        Self {
-            filter: None,
-            runs: 1,
-            vary: None,
-            json: None,
-            keep: false,
-            smoke: false,
-            watch: WATCH_S,
-            bare: false,
-            program: None,
-            write_docs: false,
-            no_gain: false,
-            list: false,
-        }
-    }
-}
-
 /// How long a job is watched, seconds.
 const WATCH_S: f64 = 12.0;
-/// What a scenario is run again for: whatever else uses this machine may decide.
-const TRIES: usize = 3;
-
-/// The quick ones, for the tests: whether each has its verdict, names its culprit and raises no false alarm.
-pub fn check(trainprof: &Path) -> Result<Outcome> {
-    let mut outcome = Outcome::of("scenarios");
-    let mut left: Vec<&'static Scenario> = ALL.iter().filter(|scenario| scenario.smoke).collect();
-    let args = Args {
-        program: Some(trainprof.to_owned()),
-        no_gain: true,
-        ..Args::default()
-    };
-    for again in 0..TRIES {
-        let rows = all(&args, &left)?;
-        let wrong: Vec<&Row> = rows.iter().filter(|row| row.verdict.is_wrong()).collect();
-        for row in &rows {
-            let passed = !row.verdict.is_wrong();
-            outcome.tally.passed += u32::from(passed);
-            if passed && again > 0 {
-                outcome.repeated.push(Test {
-                    binary: "scenarios".to_owned(),
-                    name: row.scenario.name.to_owned(),
-                });
-            }
-        }
-        if wrong.is_empty() {
-            break;
-        }
-        for row in &wrong {
-            let misses = row.verdict.misses.join(", ");
-            let found = row.verdict.found.as_deref().unwrap_or("nothing");
-            let what = format!("{}: {misses} (found {found})", row.scenario.name);
-            println!("AGAIN {what}");
-            if again + 1 == TRIES {
-                outcome.broke(what);
-            }
-        }
-        left = wrong.iter().map(|row| row.scenario).collect();
-    }
-    Ok(outcome)
-}
-
 /// What all random numbers come from without `--vary`: names and data sets are random then too.
 const USUAL_SEED: u64 = 1;
 

@@ -85,6 +85,7 @@ pub fn main(args: &Args) -> Result<()> {
     if all || args.test {
         for_ebpf_lint()?;
         for_root_tests()?;
+        for_scenarios()?;
         for_vms()?;
     }
     if args.bench {

@@ -13,7 +13,8 @@ use crate::{
     cmd::{cargo, find_program, in_ci, is_root, output, root, run},
     demo, ebpf, on_host,
     outcome::{Outcome, Tally},
-    scenarios, setup, vm,
+    scenarios::check,
+    setup, vm,
 };
 
 /// How often what needs this host's kernel, and failed, is tried again: it measures time, on hosts that others share.
@@ -293,10 +294,10 @@ fn on_kernels(
             account.part("root tests", || on_host::test(built, filter));
             if filter.is_none() {
                 account.check("demo", || demo::check(&built.trainprof));
-                if is_root() {
-                    account.part("live verdicts", || scenarios::check(&built.trainprof));
-                } else {
-                    account.leave_out("live verdicts", "they need root itself, not sudo");
+                if let Some(lack) = check::lack() {
+                    account.leave_out("live verdicts", &lack);
+                } else if account.ready("live verdicts", setup::for_scenarios) {
+                    account.part("live verdicts", || check::verdicts(&built.trainprof));
                 }
             }
         } else {

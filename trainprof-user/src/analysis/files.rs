@@ -115,7 +115,9 @@ impl FileKinds {
             let (Ok(op), Ok(class)) = (Op::try_from(key.op), Class::try_from(key.class)) else {
                 continue;
             };
-            if !matches!(class, Class::File | Class::Directory | Class::Unknown) {
+            if !matches!(class, Class::File | Class::Directory | Class::Unknown)
+                || (op == Op::Close && class == Class::Unknown)
+            {
                 continue;
             }
             if let Some(pid) = key.pid

@@ -73,7 +73,7 @@ pub fn report(session: &Session, shown: Shown) -> Report {
             shown.top,
             &Roles {
                 processes: &roles,
-                loaders: analysis.trainer.as_ref().map(|t| &t.cast.loader_threads),
+                loaders: &loaders(&analysis),
             },
             step_tid,
         ),
@@ -107,6 +107,15 @@ fn host(session: &Session) -> Option<Host> {
             .find_map(|device| device.driver.clone()),
         versions: BTreeMap::from([("trainprof", host.trainprof_version.clone())]),
     })
+}
+
+/// Threads through which batches come, by process, of all trainers.
+fn loaders(analysis: &Analysis) -> BTreeSet<(u32, u32)> {
+    let trainers = analysis.trainer.iter().chain(&analysis.others);
+    let casts = trainers.map(|trainer| &trainer.cast);
+    casts
+        .flat_map(|cast| cast.loader_threads.iter().map(|tid| (cast.trainer, *tid)))
+        .collect()
 }
 
 fn job(session: &Session, roles: &BTreeMap<u32, Role>, trainer: Option<Id>) -> Job {

@@ -67,7 +67,9 @@ impl<'s> Timed<'s> {
         let mut out = BTreeMap::<u8, Histogram>::new();
         for ((dev, op, class), histogram) in histograms {
             let of_files = match Class::try_from(*class).unwrap_or(Class::Unknown) {
-                Class::File | Class::Directory | Class::Unknown => true,
+                // What was closed there may have been anything: `io::Group::Untold`.
+                Class::Unknown => *op != Op::Close as u8,
+                Class::File | Class::Directory => true,
                 Class::Tmpfs => self.devices.contains(dev),
                 _ => false,
             };

@@ -23,8 +23,8 @@ const LOADER: &str = "loader";
 /// Who is what.
 pub struct Roles<'a> {
     pub processes: &'a BTreeMap<u32, Role>,
-    /// Threads of the trainer through which batches come.
-    pub loaders: Option<&'a BTreeSet<u32>>,
+    /// Threads of trainers through which batches come, each behind its process.
+    pub loaders: &'a BTreeSet<(u32, u32)>,
 }
 
 /// Threads by the CPU time that they used or wanted, and by their identity; the trainer's among them, however little it used.
@@ -60,10 +60,7 @@ fn thread_time(session: &Session, thread: &Thread, cast: &Roles) -> ThreadTime {
     let leads = leading_thread(session, thread.pid).is_some_and(|leader| leader.key == thread.key);
     let role = if leads {
         cast.processes.get(&thread.pid).map(|role| role.name())
-    } else if cast
-        .loaders
-        .is_some_and(|loaders| loaders.contains(&thread.key.tid))
-    {
+    } else if cast.loaders.contains(&(thread.pid, thread.key.tid)) {
         Some(LOADER)
     } else {
         None

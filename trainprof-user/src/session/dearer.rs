@@ -4,7 +4,7 @@
 //! the same for both, so that both together tell what a hit costs: were it as calibrated, and is it more, those with more hits
 //! a call would show fewer calls.
 
-use super::few::residual_error;
+use super::few::{deviation, widened};
 
 /// What one window counted of a function.
 #[derive(Clone, Copy, Debug)]
@@ -65,11 +65,13 @@ fn fitted(windows: &[Seen]) -> Option<Dearer> {
     }
     let factor = (across - many.calls * few.time) / differ;
     let noise = few.error.hypot(many.error) * across / differ;
+    let widened = (few.error * few.widened).hypot(many.error * many.widened) * across / differ;
     // The less the windows tell, the more it is what is so without them.
     let (known, noise) = (UNTOLD.error.powi(2), noise.powi(2));
     let weight = known / (known + noise);
     let factor = UNTOLD.factor + (factor - UNTOLD.factor) * weight;
-    let error = (known * noise / (known + noise)).sqrt();
+    let widened = widened.powi(2);
+    let error = (known * widened / (known + widened)).sqrt();
     Some(Dearer {
         factor: factor.clamp(*FACTORS.start(), *FACTORS.end()),
         error: error.clamp(LEAST_ERROR, UNTOLD.error),
@@ -83,6 +85,8 @@ struct Sum {
     calls: f64,
     /// Standard error of their calls a second, as a part of these.
     error: f64,
+    /// What it is wider by, being of so few.
+    widened: f64,
 }
 
 impl Sum {
@@ -91,12 +95,13 @@ impl Sum {
         let (time, lost, calls) = (sum(|s| s.time), sum(|s| s.lost), sum(|s| s.calls));
         let off = |seen: &Seen| (seen.calls - calls / time * seen.time).powi(2);
         let squares: f64 = windows.iter().map(off).sum();
-        let spread = residual_error(squares, windows.len()) / calls;
+        let spread = deviation(squares, windows.len()) / calls;
         Sum {
             time,
             lost,
             calls,
             error: spread.hypot(1.0 / calls.sqrt()),
+            widened: widened(windows.len()),
         }
     }
 }

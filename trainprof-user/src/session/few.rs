@@ -9,8 +9,18 @@ const Z: f64 = 1.96;
 /// Few windows tell as little of how much they differ as of the ratio. So it is wider for them by what Student's t is wider than the normal distribution:
 /// twice of it on either side holds the truth as often as for many.
 pub fn residual_error(squares: f64, n: usize) -> f64 {
+    deviation(squares, n) * widened(n)
+}
+
+/// The same as for many.
+pub fn deviation(squares: f64, n: usize) -> f64 {
     let n = n as f64;
-    (squares.max(0.0) * n / (n - 1.0)).sqrt() * student(n - 1.0)
+    (squares.max(0.0) * n / (n - 1.0)).sqrt()
+}
+
+/// How many times as wide an error is that so few windows tell.
+pub fn widened(n: usize) -> f64 {
+    student(n as f64 - 1.0)
 }
 
 /// The 97.5th percentile of Student's t at so many degrees of freedom, by that of the normal distribution: exact for one and two, else within 1 % (Cornish

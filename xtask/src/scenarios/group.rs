@@ -23,6 +23,13 @@ const CONTROLLERS: [&str; 4] = ["freezer", "cpuacct", "blkio", CPU];
 /// most, and a machine full of compilers at nice 19 gets less than a tenth of a CPU from such a job; with half of this a third.
 const SHARES: &str = "32768";
 
+/// What the suite needs of the host and does not find.
+pub fn lack() -> Option<String> {
+    let lacks = |controller: &&str| !Path::new(ROOT).join(controller).is_dir();
+    let lacking = CONTROLLERS.into_iter().find(lacks)?;
+    Some(format!("control groups v1 ({lacking})"))
+}
+
 pub struct Group {
     dir: PathBuf,
 }

@@ -44,13 +44,10 @@ pub struct Verdict {
     pub misses: Vec<String>,
 }
 
-impl Verdict {
-    /// Whether what a user acts on is wrong: how much, and how many steps there are, is a question of degree.
-    pub fn is_wrong(&self) -> bool {
-        const DEGREES: [&str; 5] = ["share", "step count", "p50", "p95", "idle blame"];
-        let degree = |miss: &String| DEGREES.contains(&miss.as_str());
-        !self.misses.iter().all(degree)
-    }
+/// Whether what a user acts on is wrong: how much, and how many steps there are, is a question of degree.
+pub fn is_wrong(misses: &[&str]) -> bool {
+    const DEGREES: [&str; 5] = ["share", "step count", "p50", "p95", "idle blame"];
+    !misses.iter().all(|miss| DEGREES.contains(miss))
 }
 
 pub fn judge(scenario: &Scenario, outcome: &Outcome) -> Verdict {

@@ -35,14 +35,16 @@ pub struct Calibration {
     pub stepped_ns: f64,
     /// What following a block adds to the hits at the entries of its allocation and its release: the return's, and looking it up.
     pub return_ns: f64,
+    /// A trap at a return, with a program that has nothing to do there.
+    pub trap_return_ns: f64,
     /// Run time of our program in a hit.
     pub run_ns: f64,
-    /// For how long putting one probe in stops a thread that uses the function, but for the trap itself: the median of three.
+    /// For how long putting one probe in stops a thread that uses the function, but for the trap itself: the median of four.
     pub open_pause_ns: u64,
-    /// For how long taking one probe away stops a thread that uses the function: the median of three.
+    /// For how long taking one probe away stops a thread that uses the function: the median of four.
     pub pause_ns: u64,
     /// For how long a trap that is being taken away is still hit; nothing counts these hits. Kernels from 6.13 on first wait
-    /// until no program can be running any more, but for links of many uprobes. The median of three.
+    /// until no program can be running any more, but for links of many uprobes. The median of four.
     pub linger_ns: u64,
     /// Attaching one probe, and taking one away: wall time.
     pub attach_ns: u64,
@@ -349,8 +351,7 @@ pub fn calibrate(
         .map(|n| subject.cost(n))
         .collect::<Option<_>>()
         .ok_or_else(silent)?;
-    let cpu_before = own_cpu_ns();
-    let mut attach_ns = 0;
+    let (mut attach_ns, mut own_ns) = (0, 0);
     let (mut links, mut stopped) = (Vec::new(), Vec::new());
     for (n, function) in CALIBRATED.iter().enumerate() {
         let offset = file_offset(*function as usize as u64)
@@ -374,15 +375,17 @@ pub fn calibrate(
             returns: n == 2,
         };
         let path = Path::new(OWN_PROGRAM);
-        let (longest_ns, (attached, took)) = subject
+        let (longest_ns, (attached, took, cpu)) = subject
             .beside(n, || {
-                let began = Instant::now();
+                let (began, cpu) = (Instant::now(), own_cpu_ns());
                 let attached = attach(ebpf, PROGRAMS, together, path, pid, &spot);
-                (attached, began.elapsed())
+                let cpu = own_cpu_ns().saturating_sub(cpu);
+                (attached, began.elapsed(), cpu)
             })
             .ok_or_else(silent)?;
         stopped.push(longest_ns);
         attach_ns += took.as_nanos() as u64 / PROBES;
+        own_ns += cpu;
         links.push(attached.map_err(|(error, _)| error)?);
     }
     // What was called while they were put in, now and then, says nothing of a hit.
@@ -407,17 +410,20 @@ pub fn calibrate(
     let mut detach_ns = 0;
     for (n, links) in links.into_iter().enumerate() {
         let removals = links.removals();
+        let cpu = own_cpu_ns();
         let pause = subject
             .pause(n, links, hit(n), together)
             .ok_or_else(silent)?;
         pauses.push(pause.pause_ns);
         lingers.push(pause.linger_ns / removals);
+        own_ns += own_cpu_ns().saturating_sub(cpu);
         detach_ns += pause.took_ns / removals / CALIBRATED.len() as u64;
     }
     Ok(Calibration {
         emulated_ns: added(0),
         stepped_ns: added(1),
         return_ns: (added(PAIR) - 2.0 * added(0)).max(0.0),
+        trap_return_ns: (added(2) - added(0)).max(0.0),
         run_ns,
         open_pause_ns,
         pause_ns: median(pauses),
@@ -425,7 +431,7 @@ pub fn calibrate(
         attach_ns,
         detach_ns,
         together: together.is_some(),
-        own_cpu_ns: own_cpu_ns().saturating_sub(cpu_before) / PROBES,
+        own_cpu_ns: own_ns / PROBES,
         // They have not ended yet.
         children_cpu_ns: 0,
     })

@@ -221,7 +221,7 @@ impl Allocs {
             Some(c) => [
                 c.emulated_ns - c.run_ns,
                 c.stepped_ns - c.run_ns,
-                c.return_ns,
+                c.trap_return_ns,
             ],
             None => TRAPS_NS,
         };

@@ -84,7 +84,9 @@ fn traps_of_gpu_calls_cost_beside_the_programs() {
     allocs.calibration = Some(Calibration {
         emulated_ns: 700.0,
         stepped_ns: 9_200.0,
-        return_ns: 400.0,
+        // With following a block.
+        return_ns: 1_100.0,
+        trap_return_ns: 400.0,
         run_ns: 200.0,
         ..Calibration::default()
     });

@@ -51,6 +51,8 @@ pub(super) struct Known {
     rate: f64,
     last: KtimeNs,
     windows: u32,
+    /// Windows in which it made calls.
+    told: u32,
     /// How many times as long as on our own process a hit takes.
     slower: f64,
     /// Credit in the turn that processes take.
@@ -62,6 +64,7 @@ const NOTHING_KNOWN: Known = Known {
     rate: 0.0,
     last: KtimeNs(0),
     windows: 0,
+    told: 0,
     slower: 1.0,
     turn: 0.0,
 };
@@ -154,11 +157,11 @@ impl Governor {
             // Rates are worth knowing once, and now and then, where allocating is little.
             let busiest = warm.into_iter().max_by(|a, b| a.cpus.total_cmp(&b.cpus))?;
             let last = self.known.values().map(|known| known.last).max();
-            let plenty = self.balance > PLENTY_S * self.budget * self.job_rate;
+            let plenty = self.balance > PLENTY_S * self.budget * self.job_rate.max(1e9);
             let untold = self
                 .known
                 .get(&busiest.pid)
-                .is_none_or(|known| known.windows < TELLING);
+                .is_none_or(|known| known.told < TELLING);
             let after = if plenty && untold {
                 SOONER_NS
             } else {
@@ -259,6 +262,7 @@ impl Governor {
         known.windows += 1;
         known.slower = slower;
         if counted {
+            known.told += 1;
             if !outcome.paired {
                 known.worst_rate = worst_rate;
                 known.rate = rate;
