@@ -183,7 +183,7 @@ fn sizes_are_right(report: &Report, truth: &serde_json::Value) {
     }
 }
 
-/// Each estimate has its error, and that is smaller than what it is of.
+/// Each estimate has its error, and that of a rate is smaller than it is.
 fn errors_are_told(report: &Report) {
     let sizes = report.rows("/memory/allocation/sizes");
     let of_64 = sizes.iter().position(|row| row["from_bytes"] == 64);
@@ -199,7 +199,13 @@ fn errors_are_told(report: &Report) {
     }
     for key in keys {
         let (told, error) = (report.f64(&key), report.f64(&format!("{key}_error")));
-        assert!(error > 0.0 && error < told, "{key}: {told} ± {error}");
+        // What is given back before its window ends is little in short ones: a share near nothing may have an error beyond itself.
+        let most = if key.ends_with("share") {
+            told.max(0.3)
+        } else {
+            told
+        };
+        assert!(error > 0.0 && error < most, "{key}: {told} ± {error}");
     }
 }
 

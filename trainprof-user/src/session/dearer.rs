@@ -32,8 +32,9 @@ const UNTOLD: Dearer = Dearer {
     factor: 1.0,
     error: 0.7,
 };
-/// What is not known better in any case.
-const LEAST_ERROR: f64 = 0.3;
+/// What is not known better in any case: calibration and windows may have met a host that was busy in another way, and plain hits differ from paired ones. Of 15
+/// runs beside other tests and alone two were 2.2 and 2.4 of their errors off with 0.3 here.
+const LEAST_ERROR: f64 = 0.4;
 /// Factors that were seen, with room. Below 1 where something disturbed calibration, or the window's own measure of what slows hits down.
 const FACTORS: std::ops::RangeInclusive<f64> = 0.4..=2.5;
 /// Windows of each kind, hits a call of one kind against the other's.

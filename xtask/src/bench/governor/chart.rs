@@ -50,7 +50,8 @@ fn write_all(text: &mut String, rounds: &[Round], args: &[String]) -> std::fmt::
         writeln!(
             text,
             "\nThe last watched run: what was added to the thread in the ten seconds before, as it measured; `w`: windows in \
-            these {LINE_S:.0} seconds.\n"
+            these {LINE_S:.0} seconds. Last: all that watching had cost until then by trainprof's account, its start with it, of the job's CPU \
+            time.\n"
         )?;
         writeln!(text, "```text\n{}```", chart(&last.watched, &last.facts))?;
     }
@@ -169,10 +170,13 @@ fn chart(course: &Course, facts: &Facts) -> String {
             .count();
         let _ = writeln!(
             text,
-            "{at:4.0} s {:>6}/s {windows:2} w {} {:.2} %",
+            "{at:4.0} s {:>6}/s {windows:2} w {} {:.2} %, all {}",
             step.map_or_else(|| "–".to_owned(), |step| rate(step.rate)),
             bar(share, budget),
-            100.0 * share
+            100.0 * share,
+            facts
+                .spent_at(course.ns_at(at))
+                .map_or_else(|| "–".to_owned(), |all| format!("{:.2} %", 100.0 * all)),
         );
         at += LINE_S;
     }
@@ -213,9 +217,13 @@ mod tests {
         let chart = chart(&course, &facts);
         let lines: Vec<&str> = chart.lines().collect();
         assert_eq!(lines.len(), 3, "{chart}");
-        assert!(lines[0].contains("10 k/s  0 w") && lines[0].ends_with("0.00 %"));
+        // 9 ms of 9 s, and what the start took, which is not told here.
         assert!(
-            lines[1].contains("100 k/s  1 w") && lines[1].ends_with("1.00 %"),
+            lines[0].contains("10 k/s  0 w") && lines[0].ends_with(" 0.00 %, all 0.10 %"),
+            "{chart}"
+        );
+        assert!(
+            lines[1].contains("100 k/s  1 w") && lines[1].ends_with(" 1.00 %, all 0.10 %"),
             "{chart}"
         );
     }

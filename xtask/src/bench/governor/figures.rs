@@ -115,10 +115,15 @@ impl Course {
 
     /// The step at a time, seconds from the beginning.
     pub fn step_at(&self, at_s: f64) -> Option<&Step> {
-        let ns = self.begin_ns() + (at_s * 1e9) as u64;
+        let ns = self.ns_at(at_s);
         self.steps
             .iter()
             .find(|step| step.from_ns <= ns && ns < step.to_ns)
+    }
+
+    /// A time, seconds from the beginning, by the kernel's clock.
+    pub fn ns_at(&self, at_s: f64) -> u64 {
+        self.begin_ns() + (at_s * 1e9) as u64
     }
 
     /// When something happened, seconds from the beginning.
@@ -220,11 +225,12 @@ impl Facts {
 
     /// What watching had cost when the step ended, its start with it, as a share of the job's CPU time since then.
     pub fn spent_until(&self, step: &Step) -> Option<f64> {
-        let state = self
-            .states
-            .iter()
-            .rev()
-            .find(|state| state.at_ns <= step.to_ns)?;
+        self.spent_at(step.to_ns)
+    }
+
+    /// The same at any time, nanoseconds of the kernel's clock.
+    pub fn spent_at(&self, ns: u64) -> Option<f64> {
+        let state = self.states.iter().rev().find(|state| state.at_ns <= ns)?;
         (state.job_ns > 0.0).then(|| (self.start_ns + state.spent_ns) / state.job_ns)
     }
 }

@@ -203,7 +203,7 @@ fn who_allocates_little_is_looked_at_until_its_rate_is_known_where_that_costs_li
 {
     let mut generous = Job::new(0.25);
     generous.in_allocator = 5;
-    generous.run(30, 3e5, 0.005, false, &mut 1);
+    generous.run(59, 3e5, 0.005, false, &mut 1);
     assert_eq!(generous.opened, TELLING);
     generous.run(121, 3e5, 0.005, false, &mut 1);
     assert_eq!(generous.opened, TELLING + 2, "then once a minute");

@@ -38,7 +38,7 @@ const SPACING_NS: f64 = 1e9;
 /// more than the budget of so many seconds is unspent: one window may be half or twice of what others are.
 const SELDOM_NS: u64 = 60_000_000_000;
 const SOONER_NS: u64 = 2_000_000_000;
-pub(super) const TELLING: u32 = 6;
+pub(super) const TELLING: u32 = 12;
 const PLENTY_S: f64 = 5.0;
 /// A process that has used less CPU time than this is not looked at.
 const WARM_UP_NS: u64 = 2_000_000_000;
