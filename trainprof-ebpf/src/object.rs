@@ -215,13 +215,11 @@ pub fn resolve_closed(state: &mut ThreadState, fd: u64) -> Object {
     }
 }
 
-/// No descriptor: a system call looks at the lower half of the register, and the kernel has no table that long.
-const NO_FD: u32 = u32::MAX;
-
-/// A descriptor may refer to something else from now on.
+/// A descriptor may refer to something else from now on: its slot is given a number that is looked up in another one. (-1 would not do: that is
+/// what a program closes that has nothing to close.)
 #[inline(always)]
 pub fn forget(state: &mut ThreadState, fd: u64) {
-    state.fds[fd as usize & (FD_CACHE - 1)].fd = NO_FD;
+    state.fds[fd as usize & (FD_CACHE - 1)].fd = !(fd as u32);
 }
 
 /// So may each.
