@@ -45,6 +45,13 @@ fn built(name: &str, seconds: u32, extra: &[&str], preload: Option<&str>) -> Wor
     Workload::spawn(command)
 }
 
+/// Nothing but its program, for so many seconds, with so much work between two allocations.
+fn of_work(name: &str, seconds: u32, work: u32) -> Workload {
+    let mut command = Command::new(program(name));
+    command.args(["-", &seconds.to_string(), &work.to_string()]);
+    Workload::spawn(command)
+}
+
 fn windows(report: &Report) -> u64 {
     report.u64("/memory/allocation/windows")
 }
@@ -478,7 +485,7 @@ fn counted(python: &Path) -> (f64, f64, Vec<(u64, f64)>) {
     turn
 }
 
-/// A job that does nothing but allocate, several million times a second: every window would take all of it.
+/// Windows of all functions are planned as if each call were of the dearest, and their threads' calls are capped by that.
 #[test]
 fn a_window_ends_when_a_thread_has_had_enough() {
     let name = "a_window_ends_when_a_thread_has_had_enough";
@@ -486,9 +493,7 @@ fn a_window_ends_when_a_thread_has_had_enough() {
     if left_out_in_vm(name, "a window within seconds") {
         return;
     }
-    let mut command = Command::new(program("allocate-shared"));
-    command.args(["-", "25", "1"]);
-    let mut workload = Workload::spawn(command);
+    let mut workload = of_work("allocate-shared", 25, 2_000);
     let watch = Watch::attach(workload.pid(), &options(&[]));
     workload.go();
     workload.wait_done();
@@ -631,9 +636,7 @@ fn a_stripped_static_program_has_a_reason() {
     if left_out_in_vm(name, "costs that are known within seconds") {
         return;
     }
-    let mut command = Command::new(program("allocate-stripped"));
-    command.args(["-", "9", "2000"]);
-    let mut workload = Workload::spawn(command);
+    let mut workload = of_work("allocate-stripped", 9, 2_000);
     let watch = Watch::attach(workload.pid(), &options(&[]));
     workload.go();
     workload.wait_done();

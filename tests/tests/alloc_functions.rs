@@ -142,6 +142,22 @@ fn options(mode: &str) -> Vec<OsString> {
         .to_vec()
 }
 
+/// An allocator's code in a process, and what it is before anything is probed.
+fn unprobed(workload: &Workload, allocator: &str) -> (Text, Vec<u8>) {
+    let text = Text::of(workload.pid(), allocator);
+    let before = text.bytes();
+    (text, before)
+}
+
+/// Waits until every process has its probes.
+fn wait_until_probed(all: &[(Text, Vec<u8>)]) {
+    for (text, before) in all {
+        assert!(text.trapped(before, PROBED), "no probe");
+    }
+    // The first is in: so are the others soon.
+    std::thread::sleep(Duration::from_secs(2));
+}
+
 /// The one row of a list of processes.
 fn row_of(report: &Report, pid: i32) -> &Value {
     let rows = report.rows("/memory/allocation/processes");
@@ -171,12 +187,9 @@ fn each_call_of_each_function_is_counted_and_followed() {
 fn counted(job: &Job) -> Checks {
     let mut workload = job.start(2, 4_000, &["-k", "4096"]);
     let pid = workload.pid();
-    let text = Text::of(pid, job.allocator);
-    let before = text.bytes();
+    let before = [unprobed(&workload, job.allocator)];
     let watch = Watch::attach(pid, &options("full"));
-    assert!(text.trapped(&before, PROBED), "{job:?}: no probe");
-    // The first is in: so are the others soon.
-    std::thread::sleep(Duration::from_secs(2));
+    wait_until_probed(&before);
     workload.go();
     workload.wait_done();
     let report = watch.stop().report();
@@ -247,14 +260,9 @@ fn call_sites_are_those_of_their_own_process() {
     let mut workloads = [busy.start(4, 4_000, &[]), other.start(4, 40_000, &[])];
     let mut options = options("full");
     options.insert(0, workloads[1].pid().to_string().into());
-    let texts = [0, 1].map(|at| Text::of(workloads[at].pid(), busy.allocator));
-    let before = [0, 1].map(|at| texts[at].bytes());
+    let before = [0, 1].map(|at| unprobed(&workloads[at], busy.allocator));
     let watch = Watch::attach(workloads[0].pid(), &options);
-    for (text, before) in texts.iter().zip(&before) {
-        assert!(text.trapped(before, PROBED), "no probe");
-    }
-    // The first is in: so are the others soon.
-    std::thread::sleep(Duration::from_secs(2));
+    wait_until_probed(&before);
     workloads.iter_mut().for_each(Workload::go);
     workloads.iter_mut().for_each(Workload::wait_done);
     let report = watch.stop().report();
