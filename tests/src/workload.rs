@@ -35,6 +35,9 @@ pub fn folder() -> PathBuf {
         .clone()
 }
 
+/// Calls of its allocator that a program may make beside those that it counts: at its start and its end.
+pub const BESIDE: u64 = 5;
+
 /// Whether a workload was built: some need a compiler that not every host has.
 pub fn is_built(name: &str) -> bool {
     folder().join(name).is_file()

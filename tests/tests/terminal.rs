@@ -126,6 +126,33 @@ fn a_first_verdict_comes_within_ten_seconds_and_progress_takes_one_row() {
 }
 
 #[test]
+fn there_is_no_progress_without_a_terminal() {
+    let name = "there_is_no_progress_without_a_terminal";
+    let Some(_turn) = root_test(name) else { return };
+    let done = Command::new(trainprof())
+        .args(["run", "--", "sleep", "3"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("start trainprof");
+    let said = String::from_utf8_lossy(&done.stderr);
+    let mut checks = Checks::new();
+    checks.that(done.status.success(), || format!("{}: {said}", done.status));
+    // Scripts wait for this line.
+    let watching = said
+        .lines()
+        .filter(|line| line.starts_with("trainprof: watching "));
+    checks.that(watching.count() == 1, || said.to_string());
+    // Neither rows that are written over nor what they say.
+    let for_the_eye = ["\r", "\x1b", "(Ctrl-C", " s, ", " s → "];
+    let seen: Vec<&str> = for_the_eye
+        .into_iter()
+        .filter(|mark| said.contains(mark))
+        .collect();
+    checks.that(seen.is_empty(), || format!("{seen:?} in {said:?}"));
+    checks.done();
+}
+
+#[test]
 fn the_report_fits_the_terminal() {
     let name = "the_report_fits_the_terminal";
     let Some(_turn) = root_test(name) else { return };

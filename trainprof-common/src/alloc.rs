@@ -63,8 +63,14 @@ pub struct Window {
     pub paired: u32,
     /// An address is remembered when these bits of its hash are 0.
     pub address_mask: u32,
+    /// The half of the sums that is added to, 0 or 1: the other can be read meanwhile.
+    pub half: u32,
+    pub pad: u32,
 }
-crate::wire!(Window, 32);
+crate::wire!(Window, 40);
+
+/// Halves of the sums: see [`Window::half`].
+pub const HALVES: usize = 2;
 
 /// What the probes tell of a window as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,10 +98,14 @@ pub const HIT_COUNTERS: usize = 7;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct CallsKey {
+    /// The thread's process.
+    pub tgid: u32,
     pub tid: u32,
-    pub function: u32,
+    pub function: u16,
+    /// See [`Window::half`].
+    pub half: u16,
 }
-crate::wire!(CallsKey, 8);
+crate::wire!(CallsKey, 12);
 
 /// Value of a [`CallsKey`].
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +127,8 @@ pub struct CallerKey {
     pub stack: i32,
     pub tid: u32,
     pub function: u32,
-    pub pad: u32,
+    /// See [`Window::half`].
+    pub half: u32,
 }
 crate::wire!(CallerKey, 24);
 

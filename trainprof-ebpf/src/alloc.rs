@@ -73,6 +73,16 @@ fn open_window() -> Option<*mut Window> {
     (unsafe { (&raw const (*window).open).read_volatile() } == 1).then_some(window)
 }
 
+/// The half of the sums that a hit is added to: read once, so that all of it goes into one.
+///
+/// # Safety
+/// `window` is that map's value.
+#[inline(always)]
+unsafe fn half(window: *const Window) -> u32 {
+    // SAFETY: as promised by the caller; user space replaces it as a whole.
+    unsafe { (&raw const (*window).half).read_volatile() }
+}
+
 /// Arguments 0 to 3 of a function. Each is read by a load of its own: the verifier takes none at an offset that was
 /// computed.
 #[inline(always)]
@@ -125,10 +135,11 @@ fn entered(ctx: &ProbeContext, site: Site, window: *mut Window) -> bool {
     }
     let (tgid, tid) = current_ids();
     // SAFETY: as in `open_window`.
-    let (paired, stack_mask) = unsafe { ((*window).paired, (*window).stack_mask) };
+    let (paired, stack_mask, half) =
+        unsafe { ((*window).paired, (*window).stack_mask, half(window)) };
     let freed = site.flags & Site::FREES != 0;
     if paired != 0 && freed {
-        gave_back(tgid, argument(ctx, 0));
+        gave_back(tgid, argument(ctx, 0), half);
     }
     let mut bytes = 0;
     if site.size != NO_ARG {
@@ -141,14 +152,14 @@ fn entered(ctx: &ProbeContext, site: Site, window: *mut Window) -> bool {
             bytes = 0;
         }
     }
-    called(tid, site.function.into(), bytes);
+    called(tgid, tid, site.function.into(), bytes, half);
     if site.size == NO_ARG {
         return false;
     }
     // SAFETY: a helper without preconditions.
     let sampled = unsafe { bpf_get_prandom_u32() } & stack_mask == 0;
     if sampled {
-        came_from(ctx, tid, site.function, bytes);
+        came_from(ctx, tid, site.function, bytes, half);
     }
     if paired != 0 {
         let result = if site.result == NO_ARG {
@@ -188,11 +199,16 @@ fn close(window: *mut Window) {
 /// to it.
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn called(tid: u32, function: u32, bytes: u64) -> u32 {
+extern "C" fn called(tgid: u32, tid: u32, function: u32, bytes: u64, half: u32) -> u32 {
     let Some(window) = ALLOC_WINDOW.get_ptr_mut(0) else {
         return 0;
     };
-    let key = CallsKey { tid, function };
+    let key = CallsKey {
+        tgid,
+        tid,
+        function: function as u16,
+        half: half as u16,
+    };
     if ALLOC_CALLS.get_ptr_mut(key).is_none() {
         let Some(none) = NO_CALLS.get(0) else {
             return 0;
@@ -231,7 +247,7 @@ fn add(cell: &mut Calls, bytes: u64) {
 /// Adds a sampled call to where it came from. The return address lies on top of the stack: user space attaches where
 /// that is so. Frames beyond are as good as the program's frame pointers.
 #[inline(always)]
-fn came_from(ctx: &ProbeContext, tid: u32, function: u8, bytes: u64) {
+fn came_from(ctx: &ProbeContext, tid: u32, function: u8, bytes: u64, half: u32) {
     // SAFETY: a uprobe's context is the probed thread's registers.
     let sp: u64 = unsafe { member(ctx.as_ptr(), arch::REGS_SP as u32) };
     // SAFETY: the helper fails on an address that cannot be read.
@@ -242,7 +258,7 @@ fn came_from(ctx: &ProbeContext, tid: u32, function: u8, bytes: u64) {
         stack: stack.map_or(-1, |id| id as i32),
         tid,
         function: u32::from(function),
-        pad: 0,
+        half,
     };
     if let Some(cell) = ALLOC_CALLERS.get_ptr_mut(key) {
         // SAFETY: the entry stays valid inside this program's RCU section, and only this thread writes it.
@@ -280,7 +296,8 @@ pub fn alloc_return(ctx: RetProbeContext) -> u32 {
     };
     let now = clock();
     // SAFETY: as in `open_window`.
-    let (mask, until) = unsafe { ((*window).address_mask, (*window).track_until) };
+    let (mask, until, half) =
+        unsafe { ((*window).address_mask, (*window).track_until, half(window)) };
     if address == 0 || now > until || spread(address) & mask != 0 {
         return 0;
     }
@@ -300,7 +317,7 @@ pub fn alloc_return(ctx: RetProbeContext) -> u32 {
         count(LOST_ADDRESS);
         return 0;
     }
-    if let Some(all) = ALLOC_LIFETIMES.get_ptr_mut(0) {
+    if let Some(all) = ALLOC_LIFETIMES.get_ptr_mut(half) {
         // SAFETY: a per-CPU slot.
         unsafe {
             (*all).tracked += 1;
@@ -319,7 +336,7 @@ fn spread(address: u64) -> u32 {
 /// Memory is given back.
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn gave_back(tgid: u32, address: u64) -> u32 {
+extern "C" fn gave_back(tgid: u32, address: u64, half: u32) -> u32 {
     if address == 0 {
         return 0;
     }
@@ -334,7 +351,7 @@ extern "C" fn gave_back(tgid: u32, address: u64) -> u32 {
     };
     let _ = ALLOC_LIVE.remove(key);
     let ns = clock().saturating_sub(allocated.at);
-    let Some(all) = ALLOC_LIFETIMES.get_ptr_mut(0) else {
+    let Some(all) = ALLOC_LIFETIMES.get_ptr_mut(half) else {
         return 0;
     };
     // SAFETY: a per-CPU slot.

@@ -13,8 +13,8 @@ use aya_ebpf::{
 };
 use trainprof_common::{
     alloc::{
-        Allocated, Caller, CallerKey, Calls, CallsKey, HIT_COUNTERS, Lifetimes, MemoryKey, Pending,
-        Window, WindowState,
+        Allocated, Caller, CallerKey, Calls, CallsKey, HALVES, HIT_COUNTERS, Lifetimes, MemoryKey,
+        Pending, Window, WindowState,
     },
     cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
     fileset::{FilesetInfo, FilesetKey, FilesetRef},
@@ -164,7 +164,8 @@ pub static ALLOC_PENDING: HashMap<u32, Pending> =
 pub static ALLOC_LIVE: HashMap<MemoryKey, Allocated> =
     HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 #[map]
-pub static ALLOC_LIFETIMES: PerCpuArray<Lifetimes> = PerCpuArray::with_max_entries(1, 0);
+pub static ALLOC_LIFETIMES: PerCpuArray<Lifetimes> =
+    PerCpuArray::with_max_entries(HALVES as u32, 0);
 /// What a new cell of [`ALLOC_CALLS`] begins as: never written.
 #[map]
 pub static NO_CALLS: Array<Calls> = Array::with_max_entries(1, 0);

@@ -435,13 +435,13 @@ fn writes(thread: &Thread) -> bool {
 
 /// How often one thread ended another's waits, and how long those were (ns).
 #[derive(Clone, Copy, Default)]
-struct Handed {
-    count: u64,
-    ns: u64,
+pub(super) struct Handed {
+    pub count: u64,
+    pub ns: u64,
 }
 
 /// Waits between threads of the trainer, and from its workers: (waker, woken) → count.
-fn hand_overs(
+pub(super) fn hand_overs(
     facts: &Facts,
     locks: &BTreeMap<LockId, Lock>,
     trainer: u32,

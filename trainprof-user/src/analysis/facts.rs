@@ -88,7 +88,7 @@ impl<'a> Facts<'a> {
             for call in &segment.calls {
                 calls.entry(call.tid).or_default().push(Call {
                     from: call.from.0,
-                    to: call.from.0 + call.ns,
+                    to: call.from.0.saturating_add(call.ns),
                     kind: call.kind,
                     bytes: call.bytes,
                 });
@@ -319,7 +319,7 @@ fn spans(segments: &[&Segment], of: impl Fn(&Segment) -> bool) -> Vec<(u64, u64)
     )
 }
 
-/// Samples of Python programs that lie in these segments, or after all that history keeps.
+/// Samples of Python programs that lie in these segments, or after all that history keeps; in order, whatever order they were recorded in.
 fn python(session: &Session, segments: &[&Segment]) -> HashMap<u32, Vec<(u64, u32)>> {
     let end = session.history.segments().last();
     let end = end.map_or(0, |segment| segment.to.0);
@@ -334,7 +334,9 @@ fn python(session: &Session, segments: &[&Segment]) -> HashMap<u32, Vec<(u64, u3
     samples
         .map(|(pid, samples)| {
             let of_these = samples.iter().filter(|(at, _)| told(*at));
-            (*pid, of_these.copied().collect())
+            let mut of_these: Vec<_> = of_these.copied().collect();
+            of_these.sort_unstable();
+            (*pid, of_these)
         })
         .collect()
 }

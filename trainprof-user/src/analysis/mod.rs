@@ -1,6 +1,7 @@
 //! From a session to why the job is not faster: who is who, where the step thread's time went, steps, causes,
 //! findings and the verdict. A pure function of the session: no clock, no I/O.
 
+mod aides;
 mod all_time;
 pub mod allocation;
 pub mod alternation;

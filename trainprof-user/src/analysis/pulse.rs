@@ -14,6 +14,10 @@ use super::{facts::Facts, spans::overlap};
 
 /// Steps that show a pattern.
 pub(super) const MIN_STEPS: usize = 20;
+/// A step that takes less than this part (0–1) of the usual time may be a part of one.
+const SHORT: f64 = 0.75;
+/// Of the steps so many (0–1) may be put together of parts: more, and steps have fewer calls now and then.
+const MENDED: f64 = 0.1;
 /// Calls of one kind in a step at most.
 const MOST_CALLS: usize = 16;
 /// A pattern of k calls shows when intervals differ from those k calls earlier by at most this part of what they
@@ -92,8 +96,11 @@ pub fn pulse(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> Option<Pulse> {
     if other {
         return None;
     }
+    // One that is made twice in a step now and then counts more steps than there are, and makes two short ones of each. Of those that
+    // do so as rarely the first counts the most.
+    let best = (0..kinds).min_by_key(|at| short(&lengths(facts, &found[*at])))?;
     Some(Pulse {
-        times: found.swap_remove(0),
+        times: found.swap_remove(best),
         kinds,
     })
 }
@@ -187,18 +194,37 @@ fn firsts(times: &[u64], calls: usize) -> Option<Vec<u64>> {
         return None;
     }
     let limit = ((below as f64) * (above as f64)).sqrt() as u64;
-    let mut out: Vec<u64> = Vec::new();
-    let (mut whole, mut size) = (0_usize, 0_usize);
+    let mut groups: Vec<(u64, usize)> = Vec::new();
     for (at, gap) in gaps.iter().enumerate() {
         if *gap > limit {
-            whole += usize::from(size == calls);
-            out.push(times[at + 1]);
-            size = 1;
-        } else if !out.is_empty() {
-            size += 1;
+            groups.push((times[at + 1], 1));
+        } else if let Some((_, size)) = groups.last_mut() {
+            *size += 1;
         }
     }
-    (out.len() >= MIN_STEPS && whole as f64 >= REGULAR * (out.len() - 1) as f64).then_some(out)
+    let steps = mended(groups, calls);
+    let known = steps.split_last().map_or(&[][..], |(_, known)| known);
+    let whole = known.iter().filter(|(_, size)| *size == calls).count();
+    (steps.len() >= MIN_STEPS && whole as f64 >= REGULAR * known.len() as f64)
+        .then(|| steps.iter().map(|(first, _)| *first).collect())
+}
+
+/// Groups of calls, by their first and how many they have: parts of a step in which something took long between two calls are one
+/// step again, where that is so now and then.
+fn mended(groups: Vec<(u64, usize)>, calls: usize) -> Vec<(u64, usize)> {
+    let mut out: Vec<(u64, usize)> = Vec::new();
+    for (first, size) in &groups {
+        match out.last_mut() {
+            Some((_, part)) if *part + size <= calls => *part += size,
+            _ => out.push((*first, *size)),
+        }
+    }
+    let put_together = groups.len() - out.len();
+    if put_together as f64 <= MENDED * out.len() as f64 {
+        out
+    } else {
+        groups
+    }
 }
 
 /// Whether they are even and go on all through the watch.
@@ -225,6 +251,12 @@ pub(super) fn even(lengths: &[u64]) -> bool {
         .filter(|ns| (0.5 * usual..=2.0 * usual).contains(&(**ns as f64)))
         .count();
     regular as f64 >= REGULAR * lengths.len() as f64
+}
+
+/// How many of the sorted lengths of steps are plainly shorter than the usual one.
+fn short(lengths: &[u64]) -> usize {
+    let usual = lengths.get(lengths.len() / 2).map_or(0.0, |ns| *ns as f64);
+    lengths.partition_point(|ns| (*ns as f64) < SHORT * usual)
 }
 
 /// Whether steps that begin at these times go on all through the watch.

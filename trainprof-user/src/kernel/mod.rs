@@ -63,7 +63,7 @@ use self::{
 };
 
 /// After the aggregates are switched over, programs that still write into the old half are done after
-/// this long: they run with preemption off, for microseconds.
+/// this long: they run with preemption off, for microseconds. Those on functions may be put off the CPU, and then be late.
 pub const GRACE: Duration = Duration::from_millis(5);
 
 /// Indices of the probes' control words.

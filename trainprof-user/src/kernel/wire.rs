@@ -182,6 +182,19 @@ impl<K: Wire, V: Wire> Table<K, V> {
         self.batches(BPF_MAP_LOOKUP_AND_DELETE_BATCH)
     }
 
+    /// Takes those entries out whose keys are wanted. Others may be written to meanwhile.
+    pub fn take_where(&self, wanted: impl Fn(&K) -> bool) -> io::Result<Vec<(K, V)>> {
+        let mut out = Vec::new();
+        for (key, _) in self.read()? {
+            if wanted(&key)
+                && let Some(value) = self.take(&key)?
+            {
+                out.push((key, value));
+            }
+        }
+        Ok(out)
+    }
+
     fn batches(&self, command: libc::c_long) -> io::Result<Vec<(K, V)>> {
         Self::batches_of(self.fd(), command)
     }

@@ -68,7 +68,7 @@ impl Segment {
                 .collect(),
             calls: self
                 .calls
-                .extract_if(.., |call| call.from.0 + call.ns > at.0)
+                .extract_if(.., |call| call.from.0.saturating_add(call.ns) > at.0)
                 .collect(),
             passes: self.passes.extract_if(.., |pass| pass.at > at).collect(),
             updates: self.updates.extract_if(.., |it| it.at > at).collect(),

@@ -9,6 +9,10 @@ use crate::{
 };
 
 const KIND: Kind = Kind::Communication;
+/// A rank that waits for less than this part (0–1) of the mean is late.
+const ALIKE: f64 = 0.5;
+/// What helps where the exchange itself is what takes long.
+const LESS: &str = "exchange less, or less often: gradients of large tables as sparse ones or by their touched rows, accumulated over more batches (no_sync()), in half precision";
 /// What takes less of a rank's time (0–1) than this is not told beside what takes most.
 const GOOD_PART: f64 = 0.3;
 /// Of the time that all ranks but one have, between these parts is waited when one works at a time: less where several do, more where none
@@ -29,17 +33,25 @@ pub(super) fn rule(look: &Look) -> Answer {
                 .collect(),
         );
         let is_exchange = |share: &Share| share.detail.doing == Some(KIND);
-        let by_exchange = look.top(KIND, |share| Some(is_exchange(share)));
-        let sum = |of: bool| -> f64 {
-            let those = by_exchange.iter().filter(|(exchange, _)| *exchange == of);
+        let by_what = look.top(KIND, |share| Some(what(share)));
+        let sum = |of: What| -> f64 {
+            let those = by_what.iter().filter(|(what, _)| *what == of);
             those.map(|(_, ns)| ns).sum()
         };
-        evidence.insert("exchanging_s", seconds(sum(true)));
+        let (exchange, rank, nobody) = (sum(What::Exchange), sum(What::Rank), sum(What::Nobody));
+        evidence.insert("exchanging_s", seconds(exchange));
         // Who is waited for beside that may be a rank elsewhere, of which nothing is known.
-        if sum(true) > sum(false) {
+        if exchange > rank + nobody {
             return (
                 "the time goes into the exchange itself, which threads of the ranks copy, add up and send with CPU time: no rank is late".to_owned(),
-                "exchange less, or less often: gradients of large tables as sparse ones or by their touched rows, accumulated over more batches, in half precision; or let it run beside the backward pass (DistributedDataParallel with buckets)".to_owned(),
+                format!("{LESS}; or let it run beside the backward pass (DistributedDataParallel with buckets)"),
+            );
+        }
+        if nobody > 2.0 * rank && nobody > exchange && all_wait_alike(&waiting(look)) {
+            evidence.insert("on_its_way_s", seconds(nobody));
+            return (
+                "all ranks that are watched wait at the same time, and not for each other's work: what they exchange is on its way, as long as what connects them takes for it (or a rank elsewhere is late)".to_owned(),
+                format!("{LESS}; or connect the ranks by something faster (check which interface they use: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME); where there are ranks elsewhere, watch these too: one of them may be late"),
             );
         }
         let late = look.top(KIND, |share| {
@@ -99,13 +111,43 @@ pub(super) fn rule(look: &Look) -> Answer {
     })
 }
 
-/// How many ranks there are, where one works at a time and each waits for the others: each hands on what the next needs. 0: not so.
-fn in_turn(look: &Look) -> usize {
-    let waiting: Vec<f64> = std::iter::once(look.trainer)
+/// What a rank waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// CPU time of the exchange.
+    Exchange,
+    /// Another rank, which does something else.
+    Rank,
+    /// Nobody that is known: what was sent is not there yet, or a rank elsewhere has not sent it.
+    Nobody,
+}
+
+fn what(share: &Share) -> What {
+    match share.detail {
+        ref detail if detail.doing == Some(KIND) => What::Exchange,
+        ref detail if detail.rank != 0 => What::Rank,
+        _ => What::Nobody,
+    }
+}
+
+/// Which part (0–1) of its time each rank waits for the others.
+fn waiting(look: &Look) -> Vec<f64> {
+    std::iter::once(look.trainer)
         .chain(&look.analysis.others)
         .filter(|trainer| !trainer.coordinates)
         .map(|trainer| trainer.ns(KIND) / trainer.wall.max(1.0))
-        .collect();
+        .collect()
+}
+
+/// Whether several ranks wait, and none of them for much less of its time than the others: a late one would.
+fn all_wait_alike(waiting: &[f64]) -> bool {
+    let mean = waiting.iter().sum::<f64>() / waiting.len().max(1) as f64;
+    waiting.len() >= 2 && waiting.iter().all(|share| *share >= ALIKE * mean)
+}
+
+/// How many ranks there are, where one works at a time and each waits for the others: each hands on what the next needs. 0: not so.
+fn in_turn(look: &Look) -> usize {
+    let waiting = waiting(look);
     if are_in_turn(&waiting) {
         waiting.len()
     } else {
@@ -126,7 +168,7 @@ fn are_in_turn(waiting: &[f64]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::are_in_turn;
+    use super::{all_wait_alike, are_in_turn};
 
     #[test]
     fn ranks_work_in_turn_where_all_but_one_wait_at_any_time() {
@@ -142,6 +184,17 @@ mod tests {
             &[0.9, 0.9, 0.05],
         ] {
             assert!(!are_in_turn(waiting), "{waiting:?}");
+        }
+    }
+
+    #[test]
+    fn no_rank_is_late_where_all_wait_alike() {
+        for waiting in [&[0.7, 0.7][..], &[0.9, 0.9, 0.6], &[0.85; 8], &[0.4; 16]] {
+            assert!(all_wait_alike(waiting), "{waiting:?}");
+        }
+        // One is late; one is alone; none is there.
+        for waiting in [&[0.9, 0.02][..], &[0.9, 0.9, 0.05], &[0.9], &[]] {
+            assert!(!all_wait_alike(waiting), "{waiting:?}");
         }
     }
 }

@@ -199,6 +199,43 @@ fn several_calls_in_each_step_are_one_step() {
 }
 
 #[test]
+fn a_step_that_takes_long_between_two_of_its_calls_is_one_step() {
+    // Three maps of a size 5 ms apart, then 20 ms of computing; in each twelfth step 19 ms between two of them.
+    let mut tale = alone();
+    let mut now = 0.0;
+    for step in 0..240 {
+        let late = if step % 12 == 5 { 14.0 } else { 0.0 };
+        maps(&mut tale, now, 50 << 20);
+        maps(&mut tale, now + 5.0 + late, 50 << 20);
+        maps(&mut tale, now + 10.0 + late, 50 << 20);
+        now += uneven(step, 35.0) + late;
+    }
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::OwnCalls);
+    let count = found.spans.len();
+    assert!(count.abs_diff(239) <= 2, "{count}");
+}
+
+#[test]
+fn a_call_that_is_sometimes_made_twice_counts_no_steps() {
+    // Maps of two sizes in each step, and of one of them another in each fortieth.
+    let mut tale = alone();
+    let mut now = 0.0;
+    for step in 0..200 {
+        maps(&mut tale, now, 50 << 20);
+        maps(&mut tale, now + 8.0, 4 << 20);
+        if step % 40 == 7 {
+            maps(&mut tale, now + 22.0, 4 << 20);
+        }
+        now += uneven(step, 35.0);
+    }
+    let found = steps(&tale, now).expect("steps");
+    assert_eq!(found.clock, Clock::OwnCalls);
+    let count = found.spans.len();
+    assert!(count.abs_diff(199) <= 1, "{count}");
+}
+
+#[test]
 fn calls_that_stop_or_disagree_are_no_clock() {
     // A cache that fills in the first quarter.
     let mut tale = alone();

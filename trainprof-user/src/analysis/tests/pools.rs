@@ -1,10 +1,12 @@
 //! Stories of frameworks whose pools compute, or make batches, while the trainer sleeps.
 
+use trainprof_common::op::{Class, Op};
+
 use super::{
     clocks::{steps, uneven},
     company::is_near,
     python::alone,
-    stories::{TRAINER, feeds, job, share, stall, trainer},
+    stories::{TRAINER, close, feeds, job, share, stall, trainer},
     tale::{By, FUTEX, On, POLL, READ, RECV, Tale},
 };
 use crate::{
@@ -285,4 +287,32 @@ fn threads_of_a_manager_that_take_turns_on_its_interpreter_are_one_producer() {
     };
     is_near(served(true), 0.5);
     is_near(served(false), 0.0);
+}
+
+#[test]
+fn a_codecs_thread_that_loader_threads_wait_for_makes_batches() {
+    // A batch each 100 ms: a loader thread waits for a codec's. The trainer waits for it for 60 and computes for 40.
+    const LOADER: u32 = TRAINER + 1;
+    const CODEC: u32 = TRAINER + 2;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .thread(TRAINER, LOADER)
+        .thread(TRAINER, CODEC)
+        .fileset(5, "/video", "ext4");
+    let [batch, frame, work] = [0x10_000, 0x20_000, 0x30_000].map(On::Futex);
+    for step in 1..81 {
+        let now = f64::from(step) * 100.0;
+        let mut wait = |who, from: f64, to: f64, on, by| {
+            tale.wait(who, now + from, now + to, FUTEX, on, By::Thread(by));
+        };
+        wait(CODEC, -99.6, -98.8, work, LOADER);
+        wait(LOADER, -98.5, -1.0, frame, CODEC);
+        wait(TRAINER, -60.0, 0.0, batch, LOADER);
+        tale.ops(LOADER, now, Op::Read, Class::File, 5, 1, 1 << 20, 0.1);
+    }
+    let trainer = trainer(&tale, 8_100.0);
+    assert!(trainer.cast.loader_threads.contains(&LOADER));
+    assert!(!trainer.cast.loader_threads.contains(&CODEC));
+    close(share(&trainer, Kind::InputCpu), 0.6, "input");
+    close(share(&trainer, Kind::Compute), 0.4, "compute");
 }

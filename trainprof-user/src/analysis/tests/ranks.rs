@@ -201,6 +201,11 @@ fn where_ranks_elsewhere_are_waited_for_nobody_says_that_none_is_late() {
     assert_eq!(verdict.bottleneck, "communication", "{}", verdict.summary);
     let told = "no rank is late";
     assert!(!verdict.summary.contains(told), "{}", verdict.summary);
+    // All wait at once, and for none of them.
+    let told = "is on its way";
+    assert!(verdict.summary.contains(told), "{}", verdict.summary);
+    let told = "a rank elsewhere is late";
+    assert!(verdict.summary.contains(told), "{}", verdict.summary);
 }
 
 /// A thread that works for long between two messages has work of its own.

@@ -124,6 +124,7 @@ pub enum Notice {
 /// Calls of one function by one thread in a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallSum {
+    pub pid: u32,
     pub tid: u32,
     /// See [`function_name`].
     pub function: u8,

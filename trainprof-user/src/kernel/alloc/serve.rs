@@ -68,6 +68,8 @@ struct Server<'a> {
     /// Since when hits of those are counted, and CPU time of ours when that began.
     kept_since: (u64, u64),
     hits: [u64; HIT_COUNTERS],
+    /// The half of the sums that they are added to.
+    half: u32,
     address_mask: u32,
     refused: bool,
 }
@@ -121,6 +123,7 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, prepared: Result<Relocated, Strin
         kept: BTreeMap::new(),
         kept_since: (0, 0),
         hits: [0; HIT_COUNTERS],
+        half: 0,
         address_mask: 0,
         refused: false,
     };
@@ -222,7 +225,7 @@ impl Server<'_> {
             let mappings = super::chosen::mappings(order.pid)
                 .filter(|now| !now.is_empty())
                 .unwrap_or(mappings);
-            let asked = self.tell(order.number, |_| Some((order.pid, &mappings)));
+            let asked = self.tell(order.number, 0, |_| Some(&mappings));
             if !order.paired {
                 let sums = self.asked.entry(order.pid).or_default();
                 for (function, bytes) in asked {
@@ -343,7 +346,7 @@ impl Server<'_> {
                 open: 1,
                 stack_mask: mask(order.stack_every),
                 paired: u32::from(order.paired),
-                address_mask: 0,
+                ..Window::default()
             },
         );
     }
@@ -423,11 +426,13 @@ impl Server<'_> {
                 stack_mask: mask(64),
                 paired: 1,
                 address_mask: self.address_mask,
+                half: self.half,
+                ..Window::default()
             },
         );
     }
 
-    /// Tells what was seen since the last time, and goes on.
+    /// Tells what was seen since the last time. Counting goes on meanwhile, in the other half of the sums.
     fn tell_kept(&mut self, number: u32) {
         if self.kept.is_empty() {
             self.send(&Notice::Closed(Closed {
@@ -436,9 +441,21 @@ impl Server<'_> {
             }));
             return;
         }
-        let to = self.stop_counting();
+        let (told, followed) = (self.half, self.address_mask);
+        self.half = 1 - told;
+        // The table is full of what lives long: fewer are followed from here on.
+        let fewer = self.lost() > MANY_ADDRESSES && followed < FEWEST_ADDRESSES;
+        if fewer {
+            self.address_mask = followed * 2 + 1;
+        }
+        let to = clock::now().0;
+        self.open_kept();
+        if fewer {
+            // What is added meanwhile may stay: it is one of the fewer.
+            let _ = self.maps.live.drain();
+        }
         std::thread::sleep(GRACE);
-        let (from, cpu) = self.kept_since;
+        let (from, cpu) = std::mem::replace(&mut self.kept_since, (to, own_cpu_ns()));
         let mut closed = Closed {
             number,
             from,
@@ -459,21 +476,11 @@ impl Server<'_> {
                 (*pid, known.clone())
             })
             .collect();
-        self.tell(number, |tid| {
-            let (pid, mappings) = kept.get_key_value(&process_of(tid)?)?;
-            Some((*pid, mappings))
-        });
-        let mut lifetimes = self.drain_lifetimes();
-        lifetimes.one_in = self.address_mask + 1;
-        if closed.lost > MANY_ADDRESSES && self.address_mask < FEWEST_ADDRESSES {
-            // The table is full of what lives long: fewer are followed from here on.
-            self.address_mask = self.address_mask * 2 + 1;
-            let _ = self.maps.live.drain();
-        }
+        self.tell(number, told, |pid| kept.get(&pid));
+        let mut lifetimes = self.drain_lifetimes(told);
+        lifetimes.one_in = followed + 1;
         closed.lifetimes = Some(lifetimes);
-        self.kept_since = (clock::now().0, own_cpu_ns());
         closed.own_cpu_ns = self.kept_since.1.saturating_sub(cpu);
-        self.open_kept();
         self.send(&Notice::Closed(closed));
     }
 
@@ -524,13 +531,6 @@ fn mask(every: u32) -> u32 {
         0 => u32::MAX,
         every => every.next_power_of_two() - 1,
     }
-}
-
-/// The process of a thread (proc_pid_status(5)).
-fn process_of(tid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    line.trim().parse().ok()
 }
 
 /// Waits until a descriptor is readable, at most that long, to the microsecond.

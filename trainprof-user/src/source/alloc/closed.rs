@@ -24,7 +24,6 @@ impl Allocs {
         now: KtimeNs,
         open: Open,
         closed: &Closed,
-        alive: &BTreeMap<u32, u32>,
         out: &mut Vec<Record>,
     ) {
         let calls: u64 = open.calls.iter().map(|sum| sum.count).sum();
@@ -49,7 +48,7 @@ impl Allocs {
         self.in_windows_ns += closed.own_cpu_ns;
         let stack_every = open.plan.map_or(FULL_STACK_EVERY, |plan| plan.stack_every);
         if closed.sites > 0 {
-            self.window(&open, closed, spent, stack_every, alive, out);
+            self.window(&open, closed, spent, stack_every, out);
         }
         if self.mode == Mode::Auto {
             out.push(self.fact(now));
@@ -63,22 +62,17 @@ impl Allocs {
         closed: &Closed,
         spent: Spent,
         stack_every: u32,
-        alive: &BTreeMap<u32, u32>,
         out: &mut Vec<Record>,
     ) {
         let entries = (closed.emulated_hits + closed.stepped_hits).max(1);
-        let process = |tid: u32| match closed.pid {
-            0 => self.processes_of.get(&tid).or(alive.get(&tid)).copied(),
-            pid => Some(pid),
-        };
         let mut by_process = BTreeMap::<u32, Vec<AllocCallsFact>>::new();
         if closed.pid != 0 {
             by_process.insert(closed.pid, Vec::new());
         }
         for sum in &open.calls {
-            // One that began and ended between two looks is nobody's.
-            let Some(pid) = process(sum.tid) else {
-                continue;
+            let pid = match closed.pid {
+                0 => sum.pid,
+                pid => pid,
             };
             by_process.entry(pid).or_default().push(calls_fact(sum));
         }
@@ -120,7 +114,6 @@ impl Allocs {
         }
         self.sites
             .add(closed.number, busiest, &open.stacks, KtimeNs(closed.to));
-        self.processes_of.retain(|tid, _| alive.contains_key(tid));
     }
 }
 

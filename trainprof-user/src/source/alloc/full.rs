@@ -22,7 +22,6 @@ impl Allocs {
         probes: &AllocProbes,
     ) {
         let living: BTreeSet<u32> = alive.values().copied().collect();
-        self.processes_of.extend(alive);
         for pid in &living {
             if !self.kept.contains(pid)
                 && !self.processes.get(pid).is_some_and(|process| process.out)
@@ -61,7 +60,6 @@ impl Allocs {
     pub(super) fn tell_the_rest(
         &mut self,
         now: KtimeNs,
-        alive: &BTreeMap<u32, u32>,
         probes: &mut AllocProbes,
         out: &mut Vec<Record>,
     ) {
@@ -69,7 +67,7 @@ impl Allocs {
         let mut asked = false;
         while Instant::now() < deadline {
             for notice in probes.notices() {
-                self.notice(now, notice, alive, out);
+                self.notice(now, notice, out);
             }
             if self.open.is_none() {
                 if asked || self.calibration.is_none() {

@@ -147,8 +147,6 @@ pub struct Allocs {
     open: Option<Open>,
     /// Processes that are probed until they end.
     kept: BTreeSet<u32>,
-    /// Processes of threads that live, or lived when it was asked last what they did.
-    processes_of: BTreeMap<u32, u32>,
     told_at: KtimeNs,
     sites: PendingSites,
     /// What the governor was told last.
@@ -180,7 +178,6 @@ impl Allocs {
             windows: 0,
             open: None,
             kept: BTreeSet::new(),
-            processes_of: BTreeMap::new(),
             told_at: KtimeNs(0),
             sites: PendingSites::default(),
             told: CostSoFar::default(),
@@ -401,7 +398,7 @@ impl Allocs {
             self.asked_to_calibrate = Some(now);
         }
         for notice in probes.notices() {
-            self.notice(now, notice, alive, out);
+            self.notice(now, notice, out);
         }
         self.sites.settle(now, places, out);
         if self
@@ -462,13 +459,7 @@ impl Allocs {
         }
     }
 
-    fn notice(
-        &mut self,
-        now: KtimeNs,
-        notice: Notice,
-        alive: &BTreeMap<u32, u32>,
-        out: &mut Vec<Record>,
-    ) {
+    fn notice(&mut self, now: KtimeNs, notice: Notice, out: &mut Vec<Record>) {
         match notice {
             Notice::Calibrated(calibration) => self.calibrated(calibration, out),
             Notice::OneByOne { reason } => {
@@ -506,7 +497,7 @@ impl Allocs {
                 if self.under_way(closed.number).is_some()
                     && let Some(open) = self.open.take()
                 {
-                    self.closed(now, open, &closed, alive, out);
+                    self.closed(now, open, &closed, out);
                 }
             }
             Notice::Failed { what, reason } => {
@@ -577,13 +568,12 @@ impl Allocs {
     pub fn finish(
         &mut self,
         now: KtimeNs,
-        alive: &BTreeMap<u32, u32>,
         probes: Option<&mut AllocProbes>,
         places: &mut Places,
         out: &mut Vec<Record>,
     ) {
         if let Some(probes) = probes.filter(|_| self.mode == Mode::Full) {
-            self.tell_the_rest(now, alive, probes, out);
+            self.tell_the_rest(now, probes, out);
         }
         self.tell_why_none(now, out);
         self.sites.finish(places, out);

@@ -37,7 +37,6 @@ impl Live {
         self.look_at_newcomers(KtimeNs(u64::MAX));
         self.allocs.finish(
             own::now(),
-            &self.alive,
             self.probes.alloc.as_mut(),
             &mut self.places,
             &mut self.out,

@@ -1,11 +1,11 @@
 //! What a window saw, out of the maps and told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use trainprof_common::{
     alloc::{
-        HIT_COUNTERS, HIT_EMULATED, HIT_RETURN, HIT_STEPPED, LOST_ADDRESS, LOST_CELL, QUICK_NS,
-        RUN_NS, RUNS_TIMED, WindowState,
+        HALVES, HIT_COUNTERS, HIT_EMULATED, HIT_RETURN, HIT_STEPPED, LOST_ADDRESS, LOST_CELL,
+        QUICK_NS, RUN_NS, RUNS_TIMED, WindowState,
     },
     hist::SIZE_BUCKETS,
 };
@@ -37,41 +37,57 @@ impl Server<'_> {
         self.hits = now;
     }
 
+    /// Addresses that could not be remembered, and cells that had no room, since hits were counted last.
+    pub(super) fn lost(&self) -> u64 {
+        let now = self.maps.all_hits();
+        let since = |n: u32| now[n as usize].saturating_sub(self.hits[n as usize]);
+        since(LOST_ADDRESS) + since(LOST_CELL)
+    }
+
     /// Forgets all that was seen. No window is open.
     pub(super) fn clear(&mut self) {
         let _ = self.maps.calls.drain();
         let _ = self.maps.callers.drain();
         let _ = self.maps.pending.drain();
         let _ = self.maps.live.drain();
-        let _ = self.drain_lifetimes();
+        for half in 0..HALVES as u32 {
+            let _ = self.drain_lifetimes(half);
+        }
         let _ = self.maps.state.set(0, Packed(WindowState::default()), 0);
         while self.maps.full.next().is_some() {}
         self.clear_stacks();
         self.hits = self.maps.all_hits();
     }
 
+    /// Makes room for other stacks than those that were seen; what is told next still needs those of its calls.
     fn clear_stacks(&mut self) {
         let ids: Vec<u32> = self.maps.stacks.stack_ids().flatten().collect();
+        let callers = self.maps.callers.read().unwrap_or_default();
+        let needed: BTreeSet<i32> = callers.iter().map(|(key, _)| key.stack).collect();
         for id in ids {
-            let _ = self.maps.stacks.remove(&id);
+            if !needed.contains(&(id as i32)) {
+                let _ = self.maps.stacks.remove(&id);
+            }
         }
     }
 
-    /// Tells of calls and where they came from. Gives what each function asked for.
+    /// Tells of calls and where they came from, by one half of the sums. Gives what each function asked for.
     ///
-    /// `process`: of a thread, with what it has mapped.
+    /// `mapped`: what a process has mapped.
     pub(super) fn tell<'m>(
         &mut self,
         number: u32,
-        process: impl Fn(u32) -> Option<(u32, &'m Vec<Mapping>)>,
+        half: u32,
+        mapped: impl Fn(u32) -> Option<&'m Vec<Mapping>>,
     ) -> Asked {
         let mut calls: Vec<CallSum> = self
             .maps
             .calls
-            .drain()
+            .take_where(|key| u32::from(key.half) == half)
             .unwrap_or_default()
             .into_iter()
             .map(|(key, cell)| CallSum {
+                pid: key.tgid,
                 tid: key.tid,
                 function: key.function as u8,
                 count: cell.count,
@@ -86,7 +102,12 @@ impl Server<'_> {
                 calls: part.to_vec(),
             });
         }
-        for part in self.stacks(process).chunks(STACKS_PER_MESSAGE) {
+        let pids: BTreeMap<u32, u32> = calls.iter().map(|sum| (sum.tid, sum.pid)).collect();
+        let process = |tid: u32| {
+            let pid = *pids.get(&tid)?;
+            Some((pid, mapped(pid)?))
+        };
+        for part in self.stacks(half, process).chunks(STACKS_PER_MESSAGE) {
             self.send(&Notice::Stacks {
                 number,
                 stacks: part.to_vec(),
@@ -100,12 +121,16 @@ impl Server<'_> {
     }
 
     /// Sampled stacks, the most frequent first, those of all threads of a process together.
+    ///
+    /// `process`: of a thread, with what it has mapped.
     fn stacks<'m>(
         &mut self,
+        half: u32,
         process: impl Fn(u32) -> Option<(u32, &'m Vec<Mapping>)>,
     ) -> Vec<StackSum> {
         let mut sums = BTreeMap::<(u32, u8, Vec<Frame>), (u64, u64)>::new();
-        for (key, cell) in self.maps.callers.drain().unwrap_or_default() {
+        let callers = self.maps.callers.take_where(|key| key.half == half);
+        for (key, cell) in callers.unwrap_or_default() {
             let mut addresses = vec![key.caller];
             if let Some(stack) = u32::try_from(key.stack)
                 .ok()
@@ -144,7 +169,7 @@ impl Server<'_> {
     /// Lifetimes in a window that ended at `to`: what was allocated in its last moments and is there still could not
     /// have been seen to go.
     pub(super) fn lifetimes(&mut self, to: u64) -> LifetimeSum {
-        let mut sum = self.drain_lifetimes();
+        let mut sum = self.drain_lifetimes(0);
         sum.one_in = self.address_mask + 1;
         for (_, memory) in self.maps.live.drain().unwrap_or_default() {
             if memory.at + QUICK_NS > to {
@@ -155,13 +180,13 @@ impl Server<'_> {
         sum
     }
 
-    /// Takes the sums of lifetimes out.
-    pub(super) fn drain_lifetimes(&mut self) -> LifetimeSum {
+    /// Takes the sums of lifetimes out, of the half that is not added to.
+    pub(super) fn drain_lifetimes(&mut self, half: u32) -> LifetimeSum {
         let mut sum = LifetimeSum {
             one_in: 1,
             ..LifetimeSum::default()
         };
-        let Ok(per_cpu) = self.maps.lifetimes.get(&0, 0) else {
+        let Ok(per_cpu) = self.maps.lifetimes.get(&half, 0) else {
             return sum;
         };
         let mut ns = [0_u32; SIZE_BUCKETS];
@@ -179,7 +204,7 @@ impl Server<'_> {
         let nothing = Packed(unsafe { std::mem::zeroed() });
         let zeros = aya::maps::PerCpuValues::try_from(vec![nothing; per_cpu.len()]);
         if let Ok(zeros) = zeros {
-            let _ = self.maps.lifetimes.set(0, zeros, 0);
+            let _ = self.maps.lifetimes.set(half, zeros, 0);
         }
         sum
     }
