@@ -181,7 +181,8 @@ fn together(waited: &[u64], exchanges: &[(u64, u64)]) -> Option<Vec<u64>> {
         // A half is left to the next wait.
         let steps = (count - 0.5).ceil().max(0.0) as usize;
         for step in 1..=steps {
-            let own = exchanges[first + step * usual - 1].1;
+            // The last one may have fewer.
+            let own = exchanges[(first + step * usual - 1).min(at)].1;
             out.push(end.filter(|_| step == steps).unwrap_or(own));
         }
         if steps > 0 {
@@ -237,6 +238,9 @@ mod tests {
         // The first of the third step is waited for by itself.
         let found = together(&waits(&[30, 60, 75, 90, 120, 150, 180]), &until(&ends));
         assert_eq!(ms(found), Some(vec![30, 60, 90, 120, 150, 180]));
+        // The last step was seen in part.
+        let found = together(&waits(&[30, 60, 90, 120, 150, 173]), &until(&ends[..17]));
+        assert_eq!(ms(found), Some(vec![30, 60, 90, 120, 150, 173]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! CPUs: those that a job may use, and what its threads use of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{facts::Facts, spinning::spinning};
 use crate::{env::host::cpu_list, session::Session};
@@ -19,23 +19,27 @@ pub fn cpu_ns(facts: &Facts, of: impl Fn(u32) -> bool) -> f64 {
 
 /// CPU time that threads of the job, but for `without`, spent on waiting for others on the CPU in what can be walked, ns.
 pub fn spun_ns(facts: &Facts, without: &BTreeSet<u32>) -> f64 {
-    facts
-        .residuals()
+    let mut ran = BTreeMap::<u32, f64>::new();
+    for (tid, residual) in facts.residuals() {
+        *ran.entry(tid).or_default() += residual.run_ns as f64;
+    }
+    ran.into_iter()
         .filter(|(tid, _)| !without.contains(tid))
-        .map(|(tid, residual)| residual.run_ns as f64 * spinning(facts, tid))
+        .map(|(tid, ns)| ns * spinning(facts, tid))
         .sum()
 }
 
 /// CPUs that the job may use: those of the host, or fewer by affinity, cpuset or quota.
 pub fn cpus(session: &Session, pinned: Option<f64>) -> f64 {
     let host = host_cpus(session);
-    let cpusets = session
-        .processes
-        .values()
-        .filter_map(|process| {
-            let facts = process.seen.facts.as_ref()?;
-            cpu_list(facts.cgroup.as_ref()?.cpuset.as_deref()?)
-        })
+    let cpusets = session.processes.values().filter_map(|process| {
+        let facts = process.seen.facts.as_ref()?;
+        facts.cgroup.as_ref()?.cpuset.as_deref()
+    });
+    let cpusets: BTreeSet<&str> = cpusets.collect();
+    let cpusets = cpusets
+        .into_iter()
+        .filter_map(cpu_list)
         .map(|cpus| cpus.len() as f64)
         .fold(pinned.unwrap_or(host), f64::min);
     session
@@ -51,13 +55,9 @@ pub fn cpus(session: &Session, pinned: Option<f64>) -> f64 {
 /// threads alone: `None` where the job used more than that.
 pub fn allowed_cpus(facts: &Facts) -> Option<f64> {
     let session = facts.session;
-    let allowed: BTreeSet<u32> = session
-        .host
-        .allowed_cpus
-        .values()
-        .filter_map(|list| cpu_list(list))
-        .flatten()
-        .collect();
+    let lists = session.host.allowed_cpus.values();
+    let lists: BTreeSet<&str> = lists.map(String::as_str).collect();
+    let allowed: BTreeSet<u32> = lists.into_iter().filter_map(cpu_list).flatten().collect();
     let count = allowed.len() as f64;
     let used = cpu_ns(facts, |_| true) / (facts.walkable_ns() as f64).max(1.0);
     (count > 0.0 && count < host_cpus(session) && used <= count * MORE_THAN_ALLOWED)

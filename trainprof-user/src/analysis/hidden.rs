@@ -57,7 +57,8 @@ fn gap(run: &Run, times: &[u64], usual: f64, other: f64) -> Option<(u64, u64)> {
     })?;
     let length = (other as u64).min(pair[1] - pair[0]);
     let from = pair[0].midpoint(pair[1]) - length / 2;
-    Some((from, from + length))
+    // Nothing is put in where the other part takes no time.
+    (length > 0).then_some((from, from + length))
 }
 
 #[cfg(test)]
@@ -109,6 +110,12 @@ mod tests {
                 run(1, 200, 240)
             ]
         );
+    }
+
+    #[test]
+    fn samples_at_one_time_hide_nothing() {
+        let runs = [run(0, 5, 5), run(1, 5, 5), run(0, 5, 5)];
+        assert_eq!(reveal(&runs, &[5 * MS; 9]), runs);
     }
 
     #[test]

@@ -161,7 +161,7 @@ fn add_copiers(
         let Some(mut growth) = growth_of(&copies.points).filter(|g| g.slope >= MIN_SLOPE) else {
             continue;
         };
-        let seconds = copies.points.len() as f64;
+        let seconds = copies.points.last().map_or(1.0, |(second, _)| *second);
         growth.margin = growth.margin.max(2.0 * copies.squares.sqrt() / seconds);
         out.push(Grower {
             pid,
@@ -171,6 +171,9 @@ fn add_copiers(
         });
     }
 }
+
+/// Points in time of a process at most.
+const MOST_POINTS: usize = 2_048;
 
 /// What a process has made its own of its kin's pages.
 #[derive(Default)]
@@ -188,12 +191,14 @@ fn copies(session: &Session) -> BTreeMap<u32, Copies> {
         return BTreeMap::new();
     };
     let page = f64::from(sampling.page_bytes);
+    let watched = session.duration_s() as usize;
+    let each = watched.div_ceil(MOST_POINTS).max(1);
     let mut out = BTreeMap::<u32, Copies>::new();
     for fault in session.memory.faults.values() {
         if fault.fact.kind == PageKind::CopyOnWrite && fault.gone.is_none() {
             let copies = out.entry(fault.fact.pid).or_insert_with(|| Copies {
-                points: (1..=session.duration_s() as usize)
-                    .map(|second| (second as f64, 0.0))
+                points: (1..=watched / each)
+                    .map(|n| ((n * each) as f64, 0.0))
                     .collect(),
                 ..Copies::default()
             });
@@ -201,7 +206,7 @@ fn copies(session: &Session) -> BTreeMap<u32, Copies> {
             copies.squares += bytes * bytes;
             copies.samples += 1;
             let second = fault.fact.at.seconds_since(start.at) as usize;
-            if let Some(point) = copies.points.get_mut(second) {
+            if let Some(point) = copies.points.get_mut(second / each) {
                 point.1 += bytes;
             }
         }

@@ -16,6 +16,8 @@ const SEVERAL: f64 = 0.05;
 const LEAST_SEVERAL: usize = 5;
 /// A thread that runs for less than this in a turn is not told by it, ns.
 const LEAST_NS: u64 = 1_000_000;
+/// Turns that one running time stands for at most: what is longer is a hole in what is known.
+const MOST_TURNS: f64 = 100.0;
 
 /// `times` (sorted) at which batches were waited for, and when the ones between them were taken; as they are where turns are not
 /// multiples of a single one.
@@ -66,7 +68,7 @@ fn multiples_of(single: u64, ran: &[u64]) -> Option<Vec<u64>> {
     let whole = part_whole(0.0) >= MOSTLY && part_whole(1.0 + LONGER) >= MOSTLY_OF_LONG;
     (enough && whole).then(|| {
         ran.iter()
-            .map(|ran| turns(*ran).round().max(1.0) as u64)
+            .map(|ran| turns(*ran).round().clamp(1.0, MOST_TURNS) as u64)
             .collect()
     })
 }
@@ -116,6 +118,16 @@ mod tests {
             .collect();
         let turns = multiples(&ran).expect("multiples");
         assert_eq!(turns.iter().sum::<u64>(), 200 + 13);
+    }
+
+    #[test]
+    fn a_hole_stands_for_few_turns() {
+        let mut ran: Vec<u64> = (0..66)
+            .map(|n| if n % 11 == 3 { 20 * MS } else { 10 * MS })
+            .collect();
+        ran.push(1_000_000_000_000 * MS);
+        let turns = multiples(&ran).expect("multiples");
+        assert_eq!(turns.iter().max(), Some(&100));
     }
 
     #[test]

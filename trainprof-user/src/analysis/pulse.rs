@@ -14,7 +14,7 @@ use super::{facts::Facts, spans::overlap};
 
 /// Steps that show a pattern.
 pub(super) const MIN_STEPS: usize = 20;
-/// A step that takes less than this part (0–1) of the usual time may be a part of one.
+/// A step that takes less than this part (0–1) of the usual time may be a part of one, and one of which the usual is that part several.
 const SHORT: f64 = 0.75;
 /// Of the steps so many (0–1) may be put together of parts: more, and steps have fewer calls now and then.
 const MENDED: f64 = 0.1;
@@ -96,9 +96,9 @@ pub fn pulse(facts: &Facts, tid: u32, without: &[(u64, u64)]) -> Option<Pulse> {
     if other {
         return None;
     }
-    // One that is made twice in a step now and then counts more steps than there are, and makes two short ones of each. Of those that
-    // do so as rarely the first counts the most.
-    let best = (0..kinds).min_by_key(|at| short(&lengths(facts, &found[*at])))?;
+    // One that is made twice in a step now and then counts more steps than there are, and makes two short ones of each; one that is
+    // left out now and then makes long ones. Of those that do so as rarely the first counts the most.
+    let best = (0..kinds).min_by_key(|at| odd(&lengths(facts, &found[*at])))?;
     Some(Pulse {
         times: found.swap_remove(best),
         kinds,
@@ -253,10 +253,12 @@ pub(super) fn even(lengths: &[u64]) -> bool {
     regular as f64 >= REGULAR * lengths.len() as f64
 }
 
-/// How many of the sorted lengths of steps are plainly shorter than the usual one.
-fn short(lengths: &[u64]) -> usize {
+/// How many of the sorted lengths of steps are plainly shorter, or longer, than the usual one.
+fn odd(lengths: &[u64]) -> usize {
     let usual = lengths.get(lengths.len() / 2).map_or(0.0, |ns| *ns as f64);
-    lengths.partition_point(|ns| (*ns as f64) < SHORT * usual)
+    let short = lengths.partition_point(|ns| (*ns as f64) < SHORT * usual);
+    let alike = lengths.partition_point(|ns| *ns as f64 <= usual / SHORT);
+    short + lengths.len() - alike
 }
 
 /// Whether steps that begin at these times go on all through the watch.

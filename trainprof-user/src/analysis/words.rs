@@ -128,10 +128,11 @@ const DIRECTORIES: usize = 3;
 /// The directories of these files, for a sentence. A data set often has one for each class.
 pub fn places(session: &Session, filesets: impl Iterator<Item = u32>) -> Vec<String> {
     let mut out = Vec::new();
+    let mut told = BTreeSet::new();
     let mut directories = BTreeMap::<Option<&str>, BTreeSet<&str>>::new();
     for fileset in filesets {
         if let Some(place) = place(session, fileset)
-            && !out.contains(&place)
+            && told.insert(place.clone())
         {
             out.push(place);
         }

@@ -135,13 +135,17 @@ fn decode_memory(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The processors that a list such as `0-3,8,10-11` names (`cpuset(7)`, "List format"); `None` for what is none.
+/// The processors that a list such as `0-3,8,10-11` names (`cpuset(7)`, "List format"); `None` for what is none, or
+/// names more than there can be.
 pub(crate) fn cpu_list(list: &str) -> Option<BTreeSet<u32>> {
     let mut cpus = BTreeSet::new();
+    let mut named = 0;
     for range in list.trim().split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        (first <= last && last < MOST_CPUS).then(|| cpus.extend(first..=last))?;
+        (first <= last && last < MOST_CPUS).then_some(())?;
+        named += last - first + 1;
+        (named <= MOST_CPUS).then(|| cpus.extend(first..=last))?;
     }
     Some(cpus)
 }

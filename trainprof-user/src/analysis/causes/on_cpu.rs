@@ -321,7 +321,8 @@ impl Scene<'_> {
         if let Some(batches) = batches.filter(|spans| !spans.is_empty()) {
             // Of these, calls on files have had their part.
             let made = share_inside(windows, batches).min(1.0) * (user + told);
-            let input = (made - told).clamp(0.0, user);
+            // Rounding may leave less than nothing of it.
+            let input = (made - told).clamp(0.0, user.max(0.0));
             out.push((Kind::InputCpu, detail, input));
             user -= input;
         }

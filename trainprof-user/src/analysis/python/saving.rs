@@ -4,7 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ALWAYS, Mark, Python};
-use crate::analysis::spans::overlap;
+use crate::{
+    analysis::{
+        checkpoints::{is_open, is_written},
+        spans::overlap,
+    },
+    record::fact::TouchFact,
+};
 
 /// Samples of a function that show what it does.
 const MIN_SAVING: usize = 8;
@@ -19,8 +25,9 @@ const COMPUTES: f64 = 0.1;
 const MIN_WRITING: usize = 4;
 const WRITES: f64 = 0.5;
 const OF_ITS_OWN: f64 = 0.15;
-/// Samples further apart, ns, are not of one call: they are taken every 40 or 80 ms.
+/// Samples further apart, ns, and than so many times the usual, are not of one call.
 const APART_NS: u64 = 200_000_000;
+const APART: f64 = 2.5;
 
 /// A number that no stack has.
 const NO_STACK: u32 = u32::MAX;
@@ -31,7 +38,7 @@ struct Seen {
     /// Those at which state was written, and those of calls in which some was, sooner or later.
     writing: usize,
     of_writing_calls: usize,
-    /// Those in which a framework, or a loader, was called by it; and a library that keeps records.
+    /// Those in which a framework, or a loader, was called by it; and in which a library that keeps records was, or it by a loader.
     computing: usize,
     recording: usize,
     /// The call under way: when its first sample was, and how many there were.
@@ -78,6 +85,8 @@ impl Python<'_> {
     pub fn saving(&self, tid: u32, written: &[(u64, u64)], apart_ns: u64) -> Vec<(u64, u64)> {
         let stacks = &self.facts.session.python.stacks;
         let samples = self.facts.python_samples(tid);
+        let gap = usual_gap(samples);
+        let apart = APART_NS.max((APART * gap as f64) as u64);
         let mut functions = BTreeMap::<u32, Seen>::new();
         let (mut known, mut computed, mut wrote) = (0_u32, 0_u32, 0);
         let mut last = (0, BTreeSet::new());
@@ -89,13 +98,15 @@ impl Python<'_> {
             known += 1;
             computed += u32::from(marks.contains(&Mark::Framework));
             wrote += usize::from(writing);
-            if at.saturating_sub(last.0) > APART_NS {
+            if at.saturating_sub(last.0) > apart {
                 let over = functions.values_mut();
                 over.for_each(|seen| seen.returned(last.0, written));
             }
+            // What a loader calls makes batches, the first frame being the innermost.
+            let loader = marks.iter().rposition(|mark| *mark == Mark::Loader);
             let (mut computing, mut recording) = (false, false);
             let mut now = BTreeSet::new();
-            for (mark, function) in marks.iter().zip(stack) {
+            for (at_depth, (mark, function)) in marks.iter().zip(stack).enumerate() {
                 computing |= matches!(mark, Mark::Framework | Mark::Loader);
                 recording |= *mark == Mark::Recorder;
                 if now.insert(*function) {
@@ -104,7 +115,8 @@ impl Python<'_> {
                     seen.call.get_or_insert((*at, 0)).1 += 1;
                     seen.writing += usize::from(writing);
                     seen.computing += usize::from(computing);
-                    seen.recording += usize::from(recording && !computing);
+                    let called = loader.is_some_and(|loader| at_depth < loader);
+                    seen.recording += usize::from((recording || called) && !computing);
                 }
             }
             for function in last.1.difference(&now) {
@@ -118,13 +130,23 @@ impl Python<'_> {
         }
         let by_calls = f64::from(computed) >= COMPUTES * f64::from(known);
         let always = ALWAYS * samples.len() as f64;
-        functions.retain(|_, seen| {
-            let saves = seen.saves() || by_calls && seen.saves_by_calls(wrote);
-            saves && seen.samples as f64 <= always
-        });
-        let functions = functions.into_keys().collect();
+        functions.retain(|_, seen| seen.samples as f64 <= always);
+        let (by_time, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            functions.into_iter().partition(|(_, seen)| seen.saves());
+        let by_calls: BTreeSet<u32> = others
+            .into_iter()
+            .filter(|(_, seen)| by_calls && seen.saves_by_calls(wrote))
+            .map(|(function, _)| function)
+            .collect();
+        let functions = by_time.into_keys().collect();
         let in_any = |stack| self.is_under(stack, &functions);
+        let in_calls = |stack| self.is_under(stack, &by_calls);
         let samples = self.running(tid);
+        let calls = self.stretches(&samples, 0.0, &[], in_calls);
+        let calls = calls.into_iter();
+        let touches = self.facts.touches(tid);
+        let calls = calls.filter_map(|call| from_first(call, gap, written, touches));
+        let calls: Vec<(u64, u64)> = calls.collect();
         // Those that lie at what was written, by all samples of them.
         let mut near = self.stretches(&samples, 0.0, &[], in_any);
         near.retain(|(from, to)| {
@@ -142,6 +164,41 @@ impl Python<'_> {
         let samples: Vec<_> = samples.collect();
         let mut beside = self.stretches(&samples, 0.0, &[], in_any);
         beside.retain(|(from, to)| overlap(&near, *from, *to) > 0);
+        beside.extend(calls);
         beside
     }
+}
+
+/// A stretch of time from when state was begun to be written in it, or the file for it opened: what is done before that, such as computing
+/// it, is no part of saving it. The stretch may have begun `gap` earlier, before the first sample that shows it. `calls`: the thread's.
+fn from_first(
+    (from, to): (u64, u64),
+    gap: u64,
+    written: &[(u64, u64)],
+    calls: &[TouchFact],
+) -> Option<(u64, u64)> {
+    let since = from.saturating_sub(gap);
+    let begun = written.get(written.partition_point(|(_, end)| *end < since));
+    let calls = &calls[calls.partition_point(|call| call.at.0 < since)..];
+    let inside = calls.iter().take_while(|call| call.at.0 < to).enumerate();
+    let opened = inside
+        .filter(|(_, call)| is_open(call))
+        .find(|(n, call)| is_written(&calls[n + 1..], call.object.id))
+        .map(|(_, call)| call.at.0);
+    let first = begun
+        .map(|(begun, _)| *begun)
+        .into_iter()
+        .chain(opened)
+        .min()?;
+    (first < to).then_some((first.max(from), to))
+}
+
+/// The time between two samples in the median, ns.
+fn usual_gap(samples: &[(u64, u32)]) -> u64 {
+    let pairs = samples.windows(2);
+    let mut gaps: Vec<u64> = pairs
+        .map(|pair| pair[1].0.saturating_sub(pair[0].0))
+        .collect();
+    gaps.sort_unstable();
+    gaps.get(gaps.len() / 2).copied().unwrap_or(0)
 }

@@ -9,8 +9,8 @@ use crate::{
 };
 
 const KIND: Kind = Kind::Communication;
-/// A rank that waits for less than this part (0–1) of the mean is late.
-const ALIKE: f64 = 0.5;
+/// A rank that waits for less than this part (0–1) of what another one does is late.
+const ALIKE: f64 = 0.6;
 /// What helps where the exchange itself is what takes long.
 const LESS: &str = "exchange less, or less often: gradients of large tables as sparse ones or by their touched rows, accumulated over more batches (no_sync()), in half precision";
 /// What takes less of a rank's time (0–1) than this is not told beside what takes most.
@@ -50,7 +50,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         if nobody > 2.0 * rank && nobody > exchange && all_wait_alike(&waiting(look)) {
             evidence.insert("on_its_way_s", seconds(nobody));
             return (
-                "all ranks that are watched wait at the same time, and not for each other's work: what they exchange is on its way, as long as what connects them takes for it (or a rank elsewhere is late)".to_owned(),
+                "all ranks that are watched wait for about as long, and not for each other's work: what they exchange is on its way, as long as what connects them takes for it (or a rank elsewhere is late)".to_owned(),
                 format!("{LESS}; or connect the ranks by something faster (check which interface they use: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME); where there are ranks elsewhere, watch these too: one of them may be late"),
             );
         }
@@ -141,8 +141,8 @@ fn waiting(look: &Look) -> Vec<f64> {
 
 /// Whether several ranks wait, and none of them for much less of its time than the others: a late one would.
 fn all_wait_alike(waiting: &[f64]) -> bool {
-    let mean = waiting.iter().sum::<f64>() / waiting.len().max(1) as f64;
-    waiting.len() >= 2 && waiting.iter().all(|share| *share >= ALIKE * mean)
+    let most = waiting.iter().copied().fold(0.0, f64::max);
+    waiting.len() >= 2 && waiting.iter().all(|share| *share >= ALIKE * most)
 }
 
 /// How many ranks there are, where one works at a time and each waits for the others: each hands on what the next needs. 0: not so.
@@ -193,7 +193,13 @@ mod tests {
             assert!(all_wait_alike(waiting), "{waiting:?}");
         }
         // One is late; one is alone; none is there.
-        for waiting in [&[0.9, 0.02][..], &[0.9, 0.9, 0.05], &[0.9], &[]] {
+        for waiting in [
+            &[0.9, 0.02][..],
+            &[0.6, 0.25],
+            &[0.9, 0.9, 0.05],
+            &[0.9],
+            &[],
+        ] {
             assert!(!all_wait_alike(waiting), "{waiting:?}");
         }
     }

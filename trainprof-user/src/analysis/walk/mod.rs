@@ -20,8 +20,10 @@ pub use back::is_served;
 use ways::Part;
 pub use ways::{Hop, HopKind, Leaf, Piece, Spent, Walked, What};
 
-/// Length of one walk at most.
+/// Length of one walk at most, but for watches of days.
 const STRETCH_NS: u64 = 1_000_000_000;
+/// Walks at most.
+const MOST_STRETCHES: u64 = 200_000;
 
 /// Walks for one trainer.
 pub struct Walker<'a> {
@@ -30,6 +32,7 @@ pub struct Walker<'a> {
     pub locks: &'a BTreeMap<LockId, Lock>,
     /// How far back a producer's work on one batch reaches at most, ns.
     pub batch_ns: u64,
+    stretch_ns: u64,
     steps: u32,
     depth: u32,
     /// What was made for the last stall of each kind that each producer ended.
@@ -48,6 +51,7 @@ impl<'a> Walker<'a> {
             cast,
             locks,
             batch_ns,
+            stretch_ns: STRETCH_NS.max(facts.walkable_ns() / MOST_STRETCHES),
             steps: 0,
             depth: 0,
             batches: BTreeMap::new(),
@@ -74,7 +78,7 @@ impl<'a> Walker<'a> {
         for (from, to) in self.facts.spans.clone() {
             let mut end = to;
             while end > from {
-                let begin = end.saturating_sub(STRETCH_NS).max(from);
+                let begin = end.saturating_sub(self.stretch_ns).max(from);
                 self.steps = 0;
                 let mut parts = Vec::new();
                 self.walk(tid, begin, end, &mut Vec::new(), true, &mut parts);
@@ -109,7 +113,7 @@ impl<'a> Walker<'a> {
     fn plain(&mut self, tid: u32, from: u64, to: u64, out: &mut Walked) {
         let mut end = to;
         while end > from {
-            let begin = end.saturating_sub(STRETCH_NS).max(from);
+            let begin = end.saturating_sub(self.stretch_ns).max(from);
             self.steps = 0;
             let mut parts = Vec::new();
             self.walk(tid, begin, end, &mut Vec::new(), false, &mut parts);
