@@ -444,7 +444,8 @@ impl Server<'_> {
         let (told, followed) = (self.half, self.address_mask);
         self.half = 1 - told;
         // The table is full of what lives long: fewer are followed from here on.
-        let fewer = self.lost() > MANY_ADDRESSES && followed < FEWEST_ADDRESSES;
+        let fewer =
+            self.lost(&self.maps.all_hits()) > MANY_ADDRESSES && followed < FEWEST_ADDRESSES;
         if fewer {
             self.address_mask = followed * 2 + 1;
         }

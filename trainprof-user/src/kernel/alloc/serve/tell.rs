@@ -32,14 +32,13 @@ impl Server<'_> {
         closed.emulated_hits = since(HIT_EMULATED);
         closed.stepped_hits = since(HIT_STEPPED);
         closed.return_hits = since(HIT_RETURN);
-        closed.lost = since(LOST_ADDRESS) + since(LOST_CELL);
+        closed.lost = self.lost(&now);
         closed.run_ns = mean_run_ns(&self.hits, &now);
         self.hits = now;
     }
 
     /// Addresses that could not be remembered, and cells that had no room, since hits were counted last.
-    pub(super) fn lost(&self) -> u64 {
-        let now = self.maps.all_hits();
+    pub(super) fn lost(&self, now: &[u64; HIT_COUNTERS]) -> u64 {
         let since = |n: u32| now[n as usize].saturating_sub(self.hits[n as usize]);
         since(LOST_ADDRESS) + since(LOST_CELL)
     }
