@@ -7,6 +7,7 @@
 //! needs PyTorch), `CI=true` (a lack is a failure, not a skip).
 
 pub mod bpf;
+pub mod bpf_map;
 pub mod cgroup;
 pub mod check;
 pub mod env;

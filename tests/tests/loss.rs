@@ -3,8 +3,10 @@
 use std::{collections::BTreeSet, process::Command, thread::sleep, time::Duration};
 
 use serde_json::Value;
+use trainprof_common::thread::{State, ThreadState};
 use trainprof_tests::{
     Checks, Data, Finished, Observed, Watch, Workload,
+    bpf_map::KernelMap,
     env::{left_out_in_vm, root_test},
     observe_in,
     product::trainprof,
@@ -247,6 +249,67 @@ fn check_lack(lack: &Lack, workload: Workload) -> Observed {
     }
     checks.done();
     seen
+}
+
+/// A shell that opens a file and then waits for a child for half a second, again and again.
+const OPENS_AND_WAITS: &str = "while :; do : < /proc/self/stat; sleep 0.5; done";
+
+/// The kernel shows each end and each switch here: what the probes know of a thread is falsified while it waits, as if one had not
+/// been shown.
+fn falsified(taken: &[(&str, &str)], falsify: impl Fn(&mut ThreadState)) -> Finished {
+    let mut job = Command::new("sh")
+        .args(["-c", OPENS_AND_WAITS])
+        .spawn()
+        .expect("a job");
+    let options = os(&[&"--alloc", &"off", &"--gpu", &"off"]);
+    let watch = Watch::attach_in(job.id() as i32, &options, taken);
+    let places = KernelMap::<u32>::of(watch.pid(), "THREADS");
+    let states = KernelMap::<ThreadState>::of(watch.pid(), "STATES");
+    // It has opened, and its wait has just begun.
+    sleep(Duration::from_secs(1));
+    let place = places.get(job.id()).expect("it is followed");
+    let begun = states.get(place).expect("its state").since;
+    let mut state = loop {
+        sleep(Duration::from_millis(5));
+        let state = states.get(place).expect("its state");
+        if state.since != begun && state.state == State::Wait as u32 && state.woken_at == 0 {
+            break state;
+        }
+    };
+    falsify(&mut state);
+    states.set(place, &state).expect("it is written");
+    sleep(Duration::from_secs(1));
+    let ended = watch.stop();
+    drop(job.kill().and_then(|()| job.wait()));
+    assert_eq!(ended.code(), 0, "{}", ended.stderr);
+    ended
+}
+
+#[test]
+fn an_end_that_was_not_shown_is_a_loss() {
+    let Some(_turn) = root_test("an_end_that_was_not_shown_is_a_loss") else {
+        return;
+    };
+    let ended = falsified(&[], |state| state.op_enter = state.since);
+    let mut checks = Checks::new();
+    let lost = shown(&mut checks, &ended, "unmatched-entry");
+    checks.exact("calls lost", 1, lost);
+    checks.done();
+}
+
+#[test]
+fn a_switch_that_was_not_shown_is_a_loss_where_nothing_tells_what_was_between() {
+    let name = "a_switch_that_was_not_shown_is_a_loss_where_nothing_tells_what_was_between";
+    let Some(_turn) = root_test(name) else { return };
+    let runs = |state: &mut ThreadState| state.state = State::Run as u32;
+    let mut checks = Checks::new();
+    let ended = falsified(&[("TRAINPROF_WITHOUT", "task_exec_ns")], runs);
+    let lost = shown(&mut checks, &ended, "unmatched-switch");
+    checks.exact("switches lost", 1, lost);
+    // The kernel's own account of CPU time tells how much of it the thread ran.
+    let ended = falsified(&[], runs);
+    checks.nothing_lost(&ended.report());
+    checks.done();
 }
 
 #[test]
