@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::thread::{NR_PREEMPTED, WakerKind};
 
 use super::{
+    aides::aides,
     brief::brief_loaders,
     facts::{Facts, interpreters, is_on_purpose},
     locks::{Lock, LockId, lock_of},
@@ -53,6 +54,8 @@ pub struct Cast {
     pub loader_threads: BTreeSet<u32>,
     /// Those among these that live for a moment: of a pool that is made anew again and again.
     pub brief: BTreeSet<u32>,
+    /// Threads of the trainer that work for those that make batches.
+    pub aides: BTreeSet<u32>,
     /// Threads of the trainer's own that sleep while they have a lock that the step thread waits for.
     pub sleepers: BTreeSet<u32>,
     /// Ends of sockets on which threads of the trainer waited for producers again and again, by inode.
@@ -69,6 +72,16 @@ impl Cast {
             && is_on_purpose(item.waker.kind)
             && self.producers.contains(&item.waker.tid)
             && !matches!(item.kind(), WaitKind::File | WaitKind::Fault)
+    }
+
+    /// Whether a thread works for the input side: a producer, or one that works for these.
+    pub fn makes_batches(&self, tid: u32) -> bool {
+        self.producers.contains(&tid) || self.aides.contains(&tid)
+    }
+
+    /// All threads that do.
+    pub fn batch_makers(&self) -> impl Iterator<Item = u32> {
+        self.producers.union(&self.aides).copied()
     }
 
     /// How many producers there are at once, on average: of those that live for a moment there may be thousands in all.
@@ -147,7 +160,7 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                 })
                 .collect();
             let sockets = sockets(facts, *trainer, step_tid, &producers);
-            Some(Cast {
+            let mut cast = Cast {
                 trainer: *trainer,
                 step_tid,
                 makers,
@@ -159,7 +172,10 @@ pub fn casts(facts: &Facts, locks: &BTreeMap<LockId, Lock>) -> Vec<Cast> {
                 sockets,
                 ranks: trainers.iter().copied().filter(|p| p != trainer).collect(),
                 roles: roles.clone(),
-            })
+                aides: BTreeSet::new(),
+            };
+            cast.aides = aides(facts, locks, &cast);
+            Some(cast)
         })
         .collect()
 }

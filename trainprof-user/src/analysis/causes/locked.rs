@@ -47,7 +47,7 @@ impl Scene<'_> {
     pub(super) fn wanted_beside(&self, leaf: &Leaf, windows: &[(u64, u64)]) -> f64 {
         let tid = leaf.what.tid();
         let own = self.is_waited_for(leaf)
-            && !self.is_producer(tid)
+            && !self.cast.makes_batches(tid)
             && self.facts.pid(tid) == Some(self.cast.trainer);
         if own {
             share_inside(windows, &self.waits_beside)
@@ -97,7 +97,7 @@ impl Scene<'_> {
     pub(super) fn holds_a_lock(&self, leaf: &Leaf) -> bool {
         let (step_tid, tid) = (self.cast.step_tid, leaf.what.tid());
         self.is_waited_for(leaf)
-            && !self.is_producer(tid)
+            && !self.cast.makes_batches(tid)
             && step_tid == self.cast.trainer
             && self.facts.pid(tid) == Some(self.cast.trainer)
             && python::waits(self.facts, step_tid, tid) == Some(Waits::ForALock)
@@ -116,14 +116,14 @@ impl Scene<'_> {
         let waits = self
             .file_locks
             .get(&tid)
-            .filter(|_| self.is_producer(tid))?;
+            .filter(|_| self.cast.makes_batches(tid))?;
         Some(share_inside(windows, waits)).filter(|share| *share > 0.0)
     }
 
     /// The lock that a producer held for the largest share (0–1) of these windows: others waited for it until this
     /// thread handed it on.
     pub(super) fn held_while(&self, tid: u32, windows: &[(u64, u64)]) -> Option<(LockId, f64)> {
-        if !self.is_producer(tid) {
+        if !self.cast.makes_batches(tid) {
             return None;
         }
         self.locks

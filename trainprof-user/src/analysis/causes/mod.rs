@@ -16,7 +16,6 @@ mod slack;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    aides::aides,
     cast::Cast,
     checkpoints::Checkpoints,
     collecting::collecting,
@@ -110,8 +109,6 @@ pub struct Scene<'a> {
     file_waits: BTreeMap<u32, u64>,
     /// Threads of the trainer that mostly look for work, and the part (0–1) of their running that it is.
     idlers: BTreeMap<u32, f64>,
-    /// Threads of the trainer that work for its producers.
-    aides: BTreeSet<u32>,
     /// Threads that compute with the step thread.
     team: Vec<u32>,
     /// The idlers and the step thread are more than the CPUs that they may use: what they wait for is a CPU.
@@ -217,7 +214,6 @@ impl<'a> Scene<'a> {
             checkpoints,
             overstaffed: (idlers.len() + 1) as f64 > may_use,
             idlers,
-            aides: aides(facts, locks, cast),
             team: team(facts, cast),
             worker_starts,
             taking_in,
@@ -487,11 +483,6 @@ impl<'a> Scene<'a> {
         let at = leaf.hops.iter().position(|hop| hop.how == HopKind::Rank)?;
         let next = leaf.hops.get(at + 1).map_or(leaf.what.tid(), |hop| hop.tid);
         self.facts.pid(next)
-    }
-
-    /// Whether a thread works for the input side: a producer, or one that works for these.
-    fn is_producer(&self, tid: u32) -> bool {
-        self.cast.producers.contains(&tid) || self.aides.contains(&tid)
     }
 
     /// What a thread's process is there for, where it is neither a trainer nor a worker.

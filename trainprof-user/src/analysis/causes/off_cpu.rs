@@ -38,7 +38,7 @@ impl Scene<'_> {
             outsider,
             ..Detail::default()
         };
-        let producer = self.is_producer(tid);
+        let producer = self.cast.makes_batches(tid);
         let kind = match wait_kind(&id) {
             _ if locks_files(nr) => Kind::Serialization,
             WaitKind::File | WaitKind::Uring if call(nr) == Call::Write && !producer => {
@@ -87,14 +87,14 @@ impl Scene<'_> {
     /// Sockets: with another rank when much goes out and as much comes in, else with a store of data or a service. A program of this
     /// host that is another one than the trainer's is no rank of its.
     pub(super) fn network(&self, tid: u32, outsider: u32) -> Kind {
-        if self.is_producer(tid) {
+        if self.cast.makes_batches(tid) {
             return Kind::NetworkIo;
         }
         let likeness = self.likeness(outsider);
         if !self.cast.ranks.is_empty() || likeness == Some(Likeness::Same) {
             return Kind::Communication;
         }
-        let own = |tid: u32| !self.is_producer(tid);
+        let own = |tid: u32| !self.cast.makes_batches(tid);
         let may_be = !self.is_known(outsider) || likeness == Some(Likeness::ButNumbers);
         if may_be && exchanges(self.facts.session, self.cast.trainer, own) {
             Kind::Communication

@@ -118,7 +118,7 @@ impl Scene<'_> {
         windows: &[(u64, u64)],
         out: &mut Vec<(Kind, Detail, f64)>,
     ) {
-        let producer = self.is_producer(tid);
+        let producer = self.cast.makes_batches(tid);
         let mut detail = Detail {
             tid,
             ..Detail::default()

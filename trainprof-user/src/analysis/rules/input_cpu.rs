@@ -186,9 +186,9 @@ fn said(look: &Look, takes_in: bool, evidence: &mut Evidence) -> (String, String
 
 /// Whether most of what producers run is the Python interpreter.
 fn in_python(look: &Look) -> bool {
-    let producers = look.trainer.cast.producers.iter();
-    let samples: Vec<_> = producers
-        .flat_map(|tid| look.facts.samples(*tid))
+    let makers = look.trainer.cast.batch_makers();
+    let samples: Vec<_> = makers
+        .flat_map(|tid| look.facts.samples(tid))
         .map(|sample| look.session.places.get(&sample.place))
         .collect();
     let interpreter = samples
@@ -356,7 +356,7 @@ fn functions(look: &Look) -> Vec<String> {
     let tids: Vec<u32> = if alone {
         vec![cast.step_tid]
     } else {
-        cast.producers.iter().copied().collect()
+        cast.batch_makers().collect()
     };
     // Of each place, samples that count and others; and of all.
     let mut counts = BTreeMap::<u32, [usize; 2]>::new();

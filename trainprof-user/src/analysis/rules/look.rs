@@ -422,10 +422,10 @@ impl Look<'_> {
 
     /// Whether producers do most of it, the trainer waiting for them or for the CPUs that they have.
     fn producers_do(&self, kind: Kind) -> bool {
-        let producers = &self.trainer.cast.producers;
+        let cast = &self.trainer.cast;
         let theirs: f64 = self
             .parts(kind)
-            .filter(|share| share.in_stall || producers.contains(&self.doer(share)))
+            .filter(|share| share.in_stall || cast.makes_batches(self.doer(share)))
             .map(|share| share.ns)
             .sum();
         theirs * 2.0 >= self.trainer.ns(kind)

@@ -315,4 +315,6 @@ fn a_codecs_thread_that_loader_threads_wait_for_makes_batches() {
     assert!(!trainer.cast.loader_threads.contains(&CODEC));
     close(share(&trainer, Kind::InputCpu), 0.6, "input");
     close(share(&trainer, Kind::Compute), 0.4, "compute");
+    // A loader thread that waits for the codec is at work.
+    close(trainer.demand.busy / trainer.wall, 1.0, "busy");
 }

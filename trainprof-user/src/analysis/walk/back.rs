@@ -258,7 +258,7 @@ impl Walker<'_> {
         }
         if is_on_purpose(item.waker.kind) {
             return self.facts.pid(item.waker.tid) == Some(self.cast.trainer)
-                && !self.cast.producers.contains(&item.waker.tid);
+                && !self.cast.makes_batches(item.waker.tid);
         }
         item.timed_out()
             && matches!(kind, WaitKind::Poll | WaitKind::Futex | WaitKind::Pipe)

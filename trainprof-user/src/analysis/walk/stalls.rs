@@ -212,7 +212,7 @@ impl Walker<'_> {
 
     /// Whether a leaf is work of a producer, in whatever form.
     fn is_busy_producer(&self, leaf: &Leaf) -> bool {
-        self.cast.producers.contains(&leaf.what.tid())
+        self.cast.makes_batches(leaf.what.tid())
             && !matches!(leaf.what, What::Idle { .. } | What::Absent { .. })
     }
 }
