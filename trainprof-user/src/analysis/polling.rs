@@ -30,6 +30,8 @@ const MIN_ROWS: usize = 20;
 const FOUND: f64 = 0.6;
 /// Who is waited for so is at work for so much (0–1) of that time.
 const AT_WORK: f64 = 0.7;
+/// Who waits for an answer from outside the job for longer (ns) waits for something to do.
+const ANSWER_NS: u64 = 1_000_000_000;
 /// Who takes no input makes some, when it runs for so much (0–1) of the time.
 const BUSY: f64 = 0.3;
 
@@ -76,7 +78,7 @@ pub fn put_together(session: &Session, timelines: &mut HashMap<u32, Vec<Item>>) 
 /// A main thread that brings input, or makes some.
 struct Maker {
     pid: u32,
-    /// When it waited.
+    /// When it waited for something to do.
     away: Vec<(u64, u64)>,
 }
 
@@ -93,19 +95,37 @@ impl Makers {
             let items = timelines.get(&thread.pid).map_or(&[][..], Vec::as_slice);
             Maker {
                 pid: thread.pid,
-                away: union(items.iter().map(|item| (item.from, item.woken)).collect()),
+                away: union(
+                    items
+                        .iter()
+                        .filter(|item| !fetches(session, item))
+                        .map(|item| (item.from, item.woken))
+                        .collect(),
+                ),
             }
         };
         Self(session.threads.values().filter(brings).map(maker).collect())
     }
 
-    /// Who of these processes was at work for most of a time: it ran, wanted a CPU, or made no wait that is known.
+    /// Who of these processes was at work for most of a time: it ran, wanted a CPU, fetched something, or made no wait that is known.
     fn at_work(&self, of: impl Fn(u32) -> bool, from: u64, to: u64) -> Option<u32> {
         let makers = self.0.iter().filter(|maker| of(maker.pid));
         let (least, pid) = makers
             .map(|maker| (overlap(&maker.away, from, to), maker.pid))
             .min()?;
         (least as f64 <= (1.0 - AT_WORK) * (to - from) as f64).then_some(pid)
+    }
+}
+
+/// Whether a wait was for a file, or for an answer from outside the job.
+fn fetches(session: &Session, item: &Item) -> bool {
+    match item.kind() {
+        WaitKind::File | WaitKind::Fault | WaitKind::Uring => true,
+        WaitKind::Socket | WaitKind::Poll => {
+            let job = is_on_purpose(item.waker.kind) && session.thread(item.waker.tid).is_some();
+            !job && !item.timed_out() && item.woken - item.from <= ANSWER_NS
+        }
+        _ => false,
     }
 }
 

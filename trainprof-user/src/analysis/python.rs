@@ -290,6 +290,52 @@ impl<'a> Python<'a> {
         self.counted(&[pid], |_| true, |stack| !makes_input(stack))
     }
 
+    /// The innermost function of the job's own in which, or in what it calls, these threads were for this part (0–1) of what they ran at
+    /// least; not the loop that calls everything. `within`: while that, or always.
+    pub fn around(
+        &self,
+        tids: &[u32],
+        within: Option<&[(u64, u64)]>,
+        least: f64,
+    ) -> Option<Place<'a>> {
+        let python = &self.facts.session.python;
+        let mut counts = BTreeMap::<u32, usize>::new();
+        let mut all = 0;
+        for tid in tids {
+            let running = self.running(*tid);
+            let drivers = self.drivers(&running);
+            let inside = |at: u64| within.is_none_or(|spans| overlap(spans, at, at + 1) > 0);
+            for (_, stack) in running.iter().filter(|(at, _)| inside(*at)) {
+                all += 1;
+                let functions = python.stacks.get(stack).map_or(&[][..], Vec::as_slice);
+                let called = functions.iter().filter(|function| {
+                    !drivers.contains(function)
+                        && python.functions.get(function).is_some_and(|found| {
+                            found.name != "<module>"
+                                && matches!(mark(found), Mark::Own | Mark::Source)
+                        })
+                });
+                for function in called.collect::<BTreeSet<_>>() {
+                    *counts.entry(*function).or_default() += 1;
+                }
+            }
+        }
+        if all < MIN_PLACED {
+            return None;
+        }
+        // Who calls another one is seen at least as often.
+        counts
+            .into_iter()
+            .filter(|(_, count)| *count as f64 >= least * all as f64)
+            .min_by_key(|(function, count)| (*count, *function))
+            .and_then(|(function, count)| {
+                Some(Place {
+                    function: python.functions.get(&function)?,
+                    share: count as f64 / all as f64,
+                })
+            })
+    }
+
     /// Functions by stacks that `count`, of those that are `seen` at some time: shares are of these.
     fn counted(
         &self,

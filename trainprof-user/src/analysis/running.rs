@@ -260,7 +260,8 @@ pub fn call(nr: i16) -> Call {
         | "mkdirat" | "rmdir" | "lseek" | "ioctl" | "fcntl" | "fadvise64" | "statfs"
         | "fstatfs" | "getxattr" | "lgetxattr" | "fgetxattr" => Call::Meta,
         "read" | "pread64" | "readv" | "preadv" | "preadv2" | "sendfile" | "splice"
-        | "copy_file_range" | "readahead" | "io_uring_enter" => Call::Read,
+        | "copy_file_range" | "readahead" | "io_uring_enter" | "io_submit" | "io_getevents"
+        | "io_pgetevents" => Call::Read,
         "write" | "pwrite64" | "writev" | "pwritev" | "pwritev2" | "fsync" | "fdatasync"
         | "sync_file_range" | "msync" | "sync" | "syncfs" | "rename" | "renameat" | "renameat2"
         | "ftruncate" | "fallocate" => Call::Write,

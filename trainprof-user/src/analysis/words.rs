@@ -6,7 +6,8 @@ use crate::{demangle::demangled, session::Session};
 
 /// A share as a whole percentage.
 pub fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
+    // Of two equal numbers the difference may be below zero.
+    format!("{:.0} %", (share * 100.0).max(0.0) + 0.0)
 }
 
 /// Bytes with a unit.

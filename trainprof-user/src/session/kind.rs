@@ -25,6 +25,7 @@ pub enum WaitKind {
     /// The end of a child.
     Child,
     Device,
+    /// Asynchronous reads and writes of files: io_uring, libaio.
     Uring,
     /// A system call that is none of the above.
     Other,
@@ -78,7 +79,9 @@ pub fn wait_kind(id: &WaitId) -> WaitKind {
         | "epoll_pwait2" => {
             return WaitKind::Poll;
         }
-        "io_uring_enter" => return WaitKind::Uring,
+        "io_uring_enter" | "io_submit" | "io_getevents" | "io_pgetevents" => {
+            return WaitKind::Uring;
+        }
         _ => {}
     }
     match Class::try_from(id.object.class) {
@@ -90,7 +93,9 @@ pub fn wait_kind(id: &WaitId) -> WaitKind {
             "open" | "openat" | "openat2" | "creat" | "stat" | "lstat" | "fstat" | "newfstatat"
             | "statx" | "access" | "faccessat" | "faccessat2" | "readlink" | "readlinkat"
             | "rename" | "renameat" | "renameat2" | "unlink" | "unlinkat" | "mkdir" | "mkdirat"
-            | "rmdir" | "sync" | "close" => WaitKind::File,
+            | "rmdir" | "sync" | "syncfs" | "fsync" | "fdatasync" | "msync" | "close" => {
+                WaitKind::File
+            }
             _ => WaitKind::Other,
         },
     }

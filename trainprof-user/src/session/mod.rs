@@ -13,6 +13,7 @@ pub mod host;
 pub mod kind;
 mod lives;
 pub mod memory;
+pub mod passing;
 pub mod python;
 mod rates;
 pub mod roles;

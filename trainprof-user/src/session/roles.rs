@@ -10,6 +10,7 @@ use trainprof_common::{arch, thread::WakerKind};
 use super::{
     MIN_STATE_BYTES, Session, Thread, WRITTEN,
     kind::{WaitKind, wait_kind},
+    passing,
 };
 
 /// The part that a process plays.
@@ -74,7 +75,7 @@ pub fn for_room(nr: i16) -> bool {
 /// A worker gives to one of its ancestors, which is its trainer: it ends that one's waits on a pipe, a socket, a
 /// poll set or a futex, again and again, or, when the trainer never waits, has its own waits for work ended by
 /// it. Trainers that are not above each other and end each other's waits are ranks; so are processes that are, when they give each
-/// other about as much. Who is given state to write it to files is no worker, and who gives to a program that only collects, below a trainer that works
+/// other about as much, and those that look for each other's messages without sleeping. Who is given state to write it to files is no worker, and who gives to a program that only collects, below a trainer that works
 /// and has nothing to do with it, is that one's. Without any of this, the process that uses the CPU is the trainer,
 /// of those that drive a GPU where there are any.
 pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
@@ -151,6 +152,7 @@ pub fn roles(session: &Session) -> BTreeMap<u32, Role> {
             ranks.extend([*a, *b]);
         }
     }
+    ranks.extend(message_passers(session, &roles));
     for pid in ranks {
         roles.insert(pid, Role::Trainer);
     }
@@ -226,6 +228,33 @@ pub fn exchanges(session: &Session, pid: u32, own: impl Fn(u32) -> bool) -> bool
     }
     let (less, more) = (read.min(written), read.max(written));
     less as f64 >= MIN_EXCHANGED_PER_S * session.duration_s() && more <= MOST_UNEVEN * less
+}
+
+/// Ranks that pass messages without sleeping: who looks for these, and who works and does the same job, and is no worker. None where there
+/// is one.
+fn message_passers(session: &Session, roles: &BTreeMap<u32, Role>) -> BTreeSet<u32> {
+    let looking = passing::processes(session);
+    let mut all: BTreeSet<u32> = roles
+        .iter()
+        .filter(|(_, role)| **role != Role::Worker && !looking.is_empty())
+        .map(|(pid, _)| *pid)
+        .filter(|pid| {
+            cpu_share(session, *pid) >= BUSY
+                && looking
+                    .iter()
+                    .any(|other| pid == other || alike(session, *other, *pid))
+        })
+        .collect();
+    let working = all.clone();
+    all.retain(|pid| {
+        !working
+            .iter()
+            .any(|above| is_ancestor(session, *above, *pid))
+    });
+    if all.len() < 2 {
+        all.clear();
+    }
+    all
 }
 
 /// CPU time of a process as a share of the watch; more than 1 with several threads.

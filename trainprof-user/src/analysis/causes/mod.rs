@@ -10,6 +10,7 @@ mod on_cpu;
 mod outside;
 mod own_batches;
 mod packets;
+mod passing;
 mod services;
 mod slack;
 
@@ -42,6 +43,7 @@ use file_faults::FileFaults;
 pub use outside::outsider;
 use own_batches::OwnBatches;
 use packets::own_packets;
+use passing::Passing;
 use services::Services;
 use slack::Slack;
 
@@ -124,6 +126,7 @@ pub struct Scene<'a> {
     /// The same with the waits in it, where stacks show that.
     waits_beside: Vec<(u64, u64)>,
     helpers: Helpers,
+    passing: Passing,
     services: Services,
     /// Threads of ranks that exchange with other ranks.
     exchangers: BTreeSet<u32>,
@@ -204,7 +207,13 @@ impl<'a> Scene<'a> {
             without(&union(apart.running), &told)
         };
         let idlers = idlers(facts, cast);
+        let passing = Passing::new(facts, cast);
+        let passed = passing.of(cast.step_tid);
+        let taking_in = without(&taking_in, passed);
+        let beside_model = without(&beside_model, passed);
+        own_batches.spans = without(&own_batches.spans, passed);
         Self {
+            passing,
             chokes: chokes::chokes(facts, cast, locks),
             helpers,
             services: Services::new(facts),

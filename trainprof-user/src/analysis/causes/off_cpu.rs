@@ -39,6 +39,10 @@ impl Scene<'_> {
             ..Detail::default()
         };
         let producer = self.cast.makes_batches(tid);
+        if wait_kind(&id) == WaitKind::Uring && object.fileset == 0 {
+            // Of several files at once: those that it reads.
+            detail.fileset = self.files.main_of_thread(tid);
+        }
         let kind = match wait_kind(&id) {
             _ if locks_files(nr) => Kind::Serialization,
             WaitKind::File | WaitKind::Uring if call(nr) == Call::Write && !producer => {
@@ -49,7 +53,7 @@ impl Scene<'_> {
             {
                 Kind::Checkpoint
             }
-            WaitKind::File | WaitKind::Uring => self.files.of(object.fileset, tid),
+            WaitKind::File | WaitKind::Uring => self.files.of(detail.fileset, tid),
             WaitKind::Fault if object.fileset != 0 => self.files.of(object.fileset, tid),
             WaitKind::Fault => Kind::AllocationChurn,
             WaitKind::Sleep => Kind::Sleep,

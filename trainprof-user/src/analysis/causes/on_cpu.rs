@@ -169,6 +169,13 @@ impl Scene<'_> {
             left -= held;
         }
         let own = tid == self.cast.step_tid && leaf.hops.is_empty();
+        let passed = self.passing.of(tid);
+        if !passed.is_empty() {
+            let looked = share_inside(windows, passed).min(left);
+            let rank = self.passing.late();
+            out.push((Kind::Communication, Detail { rank, ..detail }, looked));
+            left -= looked;
+        }
         let checkpoints = self.checkpoints.of(self.cast, tid);
         if !checkpoints.is_empty() {
             let written = share_inside(windows, checkpoints).min(left);
@@ -192,8 +199,8 @@ impl Scene<'_> {
         }
         // What it wrote, took in and did beside its model has had its part.
         let apart = match own {
-            true => union([checkpoints, &self.taking_in, &self.beside_model].concat()),
-            false => checkpoints.to_vec(),
+            true => union([checkpoints, passed, &self.taking_in, &self.beside_model].concat()),
+            false => union([checkpoints, passed].concat()),
         };
         let windows = &*without(windows, &apart);
         let split = split(self.facts, tid, windows);

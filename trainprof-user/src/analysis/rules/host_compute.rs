@@ -21,7 +21,8 @@ pub(super) fn rule(look: &Look) -> Answer {
         if !look.trainer.beside_model.is_empty() {
             let within = Some(look.trainer.beside_model.as_slice());
             let places = look.in_python(&[look.trainer.cast.trainer], within);
-            let most = places.first().map_or_else(String::new, |place| {
+            let most = look.mostly_in_python(&places, &[look.trainer.cast.trainer], within);
+            let most = most.as_ref().or(places.first()).map_or_else(String::new, |place| {
                 format!(", {} of it in {}", percent(place.share), place.name())
             });
             if !places.is_empty() {

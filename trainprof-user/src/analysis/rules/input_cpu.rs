@@ -75,9 +75,13 @@ fn said(look: &Look, takes_in: bool, evidence: &mut Evidence) -> (String, String
     }
     let parallel = look.trainer.cast.parallel();
     evidence.insert("workers", json!(parallel));
-    let most = places
-        .first()
-        .filter(|place| place.share >= MOST)
+    let most = if takes_in {
+        places.first().filter(|place| place.share >= MOST).cloned()
+    } else {
+        look.mostly_in_python(&places, &makers(look), made_here(look))
+    };
+    let most = most
+        .as_ref()
         .map(Place::name)
         .or_else(|| functions.first().cloned());
     let programs = programs(look);

@@ -47,6 +47,10 @@ pub fn python(place: &Place) -> Value {
     })
 }
 
+/// A function that has so much (0–1) of the time is where most of it goes; with what it calls, more.
+const MOST_OF_IT: f64 = 0.4;
+const MOST_AROUND: f64 = 0.6;
+
 fn worth_telling(mut places: Vec<Place>) -> Vec<Place> {
     places.truncate(PLACES);
     places.retain(|place| place.share >= MIN_PLACE);
@@ -65,6 +69,19 @@ impl<'a> Look<'a> {
     /// Functions of the job's own that the main threads of these processes were in while they ran, most first: the first few.
     pub fn in_python(&self, pids: &[u32], within: Option<&[(u64, u64)]>) -> Vec<Place<'a>> {
         worth_telling(Python::new(self.facts).places(pids, within))
+    }
+
+    /// The one of these that has most of the time; else the one in which, with what it calls, most of it goes.
+    pub fn mostly_in_python(
+        &self,
+        places: &[Place<'a>],
+        pids: &[u32],
+        within: Option<&[(u64, u64)]>,
+    ) -> Option<Place<'a>> {
+        let first = places.first().filter(|place| place.share >= MOST_OF_IT);
+        first
+            .cloned()
+            .or_else(|| Python::new(self.facts).around(pids, within, MOST_AROUND))
     }
 
     /// Those of the trainer that make no input.

@@ -25,8 +25,6 @@ use crate::{
 };
 
 const KIND: Kind = Kind::Serialization;
-/// A function that takes so much (0–1) of what is run is what most of it is in.
-const MOST: f64 = 0.4;
 /// A thread with so much (0–1) of all waiting for a lock is the one that waits.
 const ONE_SIDED: f64 = 0.9;
 
@@ -176,7 +174,7 @@ fn mostly_in(look: &Look, tids: &[u32], evidence: &mut Evidence) -> String {
     if !places.is_empty() {
         evidence.insert("python", places.iter().map(look::python).collect());
     }
-    let most = places.first().filter(|place| place.share >= MOST);
+    let most = look.mostly_in_python(&places, tids, None);
     most.map_or_else(String::new, |place| {
         format!("; most of what is run there is in {}", place.name())
     })

@@ -105,7 +105,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             words::time(usual / 1e9)
         ),
         advice: format!(
-            "{advice}; as quick as the usual ones they would save {} of the time",
+            "{advice}; as quick as the usual ones they would save at most {} of the time",
             words::percent(share)
         ),
         effect: None,

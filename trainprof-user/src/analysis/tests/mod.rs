@@ -15,6 +15,7 @@ mod epochs;
 mod garbage;
 pub(crate) mod gpu_unseen;
 mod locks;
+mod looking;
 mod memory;
 mod neighbours;
 mod on_gpu;

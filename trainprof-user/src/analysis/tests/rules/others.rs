@@ -57,7 +57,7 @@ pub(super) fn stories() -> [Story; 4] {
             lacks: (|| alone(|_, _| ()), "no step clock"),
             share: Some(2500.0 / 4900.0),
             proves: |evidence| is(evidence, "slow_steps", 10.0) && evidence["code"] == "python3.11",
-            advice: &["gc.freeze()", "would save 51 % of the time"],
+            advice: &["gc.freeze()", "would save at most 51 % of the time"],
         },
         Story {
             rule: "rank-imbalance",

@@ -1,0 +1,201 @@
+//! Time on the CPU in which a rank looks for the messages of others: libraries for that wait without sleeping.
+
+use std::collections::BTreeMap;
+
+use trainprof_common::arch;
+
+use crate::{
+    analysis::{cast::Cast, facts::Facts},
+    record::fact::SampleFact,
+    session::passing::Places,
+};
+
+/// A clock sample stands for no more than this (ns) before and after it.
+const REACH_NS: u64 = 50_000_000;
+/// Where so much (0–1) of the calls by which a thread gives the CPU up are made while it looks, all of them are.
+const MOST: f64 = 0.8;
+/// A rank that looks for less than this part (0–1) of what another one does is late.
+const LATE: f64 = 0.6;
+
+/// When threads of the ranks do that.
+#[derive(Default)]
+pub struct Passing {
+    /// Stretches, by thread.
+    stretches: BTreeMap<u32, Vec<(u64, u64)>>,
+    /// The rank that is waited for; 0: none is late, or it is not on this host.
+    late: u32,
+}
+
+impl Passing {
+    pub fn new(facts: &Facts, cast: &Cast) -> Self {
+        let places = Places::new(facts.session);
+        if places.passing.is_empty() {
+            return Self::default();
+        }
+        let mut out = Self::default();
+        let mut by_rank = BTreeMap::<u32, u64>::new();
+        for pid in cast.ranks.iter().copied().chain([cast.trainer]) {
+            let all = by_rank.entry(pid).or_default();
+            for thread in facts.session.threads_of(pid) {
+                let tid = thread.key.tid;
+                let stretches = stretches(facts.samples(tid), &places);
+                *all += stretches.iter().map(|(from, to)| to - from).sum::<u64>();
+                out.stretches.insert(tid, stretches);
+            }
+        }
+        out.late = late(&by_rank, cast.trainer);
+        out
+    }
+
+    /// Of a thread.
+    pub fn of(&self, tid: u32) -> &[(u64, u64)] {
+        self.stretches.get(&tid).map_or(&[], Vec::as_slice)
+    }
+
+    /// The rank that the trainer waits for so; 0: none that is known.
+    pub fn late(&self) -> u32 {
+        self.late
+    }
+}
+
+/// The rank that looks for messages least, if much less than this one.
+fn late(by_rank: &BTreeMap<u32, u64>, trainer: u32) -> u32 {
+    let own = by_rank.get(&trainer).copied().unwrap_or(0);
+    let others = by_rank.iter().filter(|(pid, _)| **pid != trainer);
+    others
+        .min_by_key(|(pid, ns)| (**ns, **pid))
+        .filter(|(_, ns)| (**ns as f64) < LATE * own as f64)
+        .map_or(0, |(pid, _)| *pid)
+}
+
+/// What a thread's samples in such places stand for; of calls that give the CPU up, those next to them, and of the C library's functions,
+/// those between them.
+fn stretches(samples: &[SampleFact], places: &Places) -> Vec<(u64, u64)> {
+    let yields = |at: usize| arch::syscall_name(samples[at].nr) == Some("sched_yield");
+    let serves = |at: usize| places.c_library.contains(&samples[at].place);
+    let mut inside: Vec<bool> = samples
+        .iter()
+        .map(|sample| places.passing.contains(&sample.place))
+        .collect();
+    // In a short stretch all samples may have met such calls.
+    let mut nearest = spread(&mut inside, yields, serves);
+    let yielding = || (0..samples.len()).filter(|at| yields(*at));
+    if yielding().filter(|at| inside[*at]).count() as f64 >= MOST * yielding().count() as f64 {
+        yielding().for_each(|at| inside[at] = true);
+        nearest = spread(&mut inside, yields, serves);
+    }
+    for at in (0..samples.len()).filter(|at| serves(*at)) {
+        inside[at] = nearest[at] == [true; 2];
+    }
+    let mut out: Vec<(u64, u64)> = Vec::new();
+    for (at, sample) in samples.iter().enumerate().filter(|(at, _)| inside[*at]) {
+        let now = sample.at.0;
+        let before = at.checked_sub(1).map_or(REACH_NS, |last| {
+            (now.saturating_sub(samples[last].at.0) / 2).min(REACH_NS)
+        });
+        let after = samples.get(at + 1).map_or(REACH_NS, |next| {
+            (next.at.0.saturating_sub(now) / 2).min(REACH_NS)
+        });
+        let (from, to) = (now.saturating_sub(before), now + after);
+        match out.last_mut() {
+            // The halves of an odd number.
+            Some(last) if last.1 + 1 >= from => last.1 = to,
+            _ => out.push((from, to)),
+        }
+    }
+    out
+}
+
+/// Takes calls that give the CPU up as inside where one next to them is, the C library's functions left out; and tells for each sample
+/// whether the nearest one before and after it is, these left out.
+fn spread(
+    inside: &mut [bool],
+    yields: impl Fn(usize) -> bool,
+    serves: impl Fn(usize) -> bool,
+) -> Vec<[bool; 2]> {
+    let mut nearest = vec![[false; 2]; inside.len()];
+    for side in [0, 1] {
+        let mut last = false;
+        for step in 0..inside.len() {
+            let at = if side == 0 {
+                step
+            } else {
+                inside.len() - 1 - step
+            };
+            nearest[at][side] = last;
+            if !serves(at) {
+                inside[at] |= last && yields(at);
+                last = inside[at];
+            }
+        }
+    }
+    nearest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::KtimeNs;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn samples_stand_for_the_time_around_them() {
+        let yields = (0..400)
+            .find(|nr| arch::syscall_name(*nr) == Some("sched_yield"))
+            .expect("a number");
+        let sample = |at: u64, place: u32, nr: i16| SampleFact {
+            at: KtimeNs(at * MS),
+            tid: 1,
+            place,
+            nr,
+        };
+        const USER: i16 = -1;
+        let all = [
+            sample(0, 1, USER),
+            sample(20, 7, USER),
+            sample(40, 2, yields),
+            sample(60, 7, USER),
+            sample(80, 1, USER),
+            // Nobody is looked for.
+            sample(100, 2, yields),
+            sample(120, 1, USER),
+            // It slept before and after.
+            sample(1_000, 7, USER),
+            sample(2_000, 1, USER),
+        ];
+        let places = Places {
+            passing: [7].into(),
+            c_library: [8].into(),
+        };
+        let got = stretches(&all, &places);
+        assert_eq!(got, [(10 * MS, 70 * MS), (950 * MS, 1_050 * MS)]);
+        // The C library takes a lock for who looks, and then gives the CPU up; it copies for who computes.
+        let all = [
+            sample(0, 8, USER),
+            sample(20, 7, USER),
+            sample(40, 8, USER),
+            sample(60, 2, yields),
+            sample(80, 8, USER),
+            sample(100, 1, USER),
+        ];
+        assert_eq!(stretches(&all, &places), [(10 * MS, 70 * MS)]);
+        // All calls but few are made there: so are those.
+        let mut all: Vec<SampleFact> = (0..8).map(|n| sample(n * 20, 2, yields)).collect();
+        all[3].place = 7;
+        all.extend([sample(160, 1, USER), sample(180, 2, yields)]);
+        assert_eq!(stretches(&all, &places).len(), 2);
+        all[1].place = 1;
+        all[1].nr = USER;
+        assert_eq!(stretches(&all, &places), [(30 * MS, 150 * MS)]);
+    }
+
+    #[test]
+    fn the_rank_that_looks_least_is_late() {
+        let by_rank = |ns: &[u64]| (1..).zip(ns.iter().copied()).collect();
+        assert_eq!(late(&by_rank(&[500, 400, 20]), 1), 3);
+        assert_eq!(late(&by_rank(&[500, 400, 20]), 3), 0);
+        assert_eq!(late(&by_rank(&[500, 400, 450]), 1), 0);
+        assert_eq!(late(&by_rank(&[500]), 1), 0);
+    }
+}

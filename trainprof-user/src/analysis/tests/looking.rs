@@ -1,0 +1,160 @@
+//! Waiting without being woken: who looks for others' messages, or for files, again and again; and waits that name no file.
+
+use trainprof_common::op::{Class, Op};
+
+use super::{
+    python::alone,
+    stories::{TRAINER, close, share, sums_up, trainer},
+    tale::{By, On, READ, SLEEP, Tale},
+};
+use crate::{
+    analysis::{Kind, analyse},
+    record::fact::PlaceClass,
+    session::roles::{Role, roles},
+};
+
+const MSYNC: i16 = 26;
+const YIELD: i16 = 24;
+
+#[test]
+fn a_rank_that_looks_for_another_ones_message_waits_for_it() {
+    const LAUNCHER: u32 = 90;
+    const LATE: u32 = 101;
+    let told = |library: &str| {
+        let mut tale = Tale::default();
+        tale.process(LAUNCHER, 1);
+        tale.wait(LAUNCHER, 0.0, 8_000.0, SLEEP, On::Nothing, By::Interrupt);
+        for rank in [TRAINER, LATE] {
+            tale.process(rank, LAUNCHER)
+                .program(rank, "/usr/bin/python3");
+        }
+        tale.place(1, "libtorch_cpu.so", PlaceClass::Other)
+            .place(2, library, PlaceClass::Other)
+            .place(3, "vmlinux", PlaceClass::Kernel);
+        // Both compute for 40 of 100 ms, one goes on, the other one looks, and gives the CPU up in between.
+        for n in 0..800 {
+            let when = f64::from(n) * 10.0 + 5.0;
+            match n % 10 {
+                0..4 => tale.sample(TRAINER, when, 1),
+                4 => tale.sample(TRAINER, when, 2),
+                _ => tale.sample_in(TRAINER, when, 3, YIELD),
+            };
+            tale.sample(LATE, when, 1);
+        }
+        tale.session(8_000.0)
+    };
+    let session = told("libmpi.so.12");
+    let analysis = analyse(&session);
+    let told_of = analysis.trainer.as_ref().expect("a trainer");
+    assert_eq!(told_of.cast.trainer, TRAINER);
+    close(share(told_of, Kind::Communication), 0.6, "communication");
+    close(share(told_of, Kind::Compute), 0.4, "compute");
+    sums_up(told_of);
+    let late = told_of
+        .shares
+        .iter()
+        .find(|share| share.kind == Kind::Communication);
+    assert_eq!(late.map(|share| share.detail.rank), Some(LATE));
+    close(
+        share(&analysis.others[0], Kind::Communication),
+        0.0,
+        "of the late one",
+    );
+    // A library that computes is no sign of another rank.
+    let session = told("libcompute.so");
+    let trainers = roles(&session).into_values();
+    assert_eq!(trainers.filter(|role| *role == Role::Trainer).count(), 1);
+}
+
+#[test]
+fn a_wait_for_a_mapped_file_to_be_written_is_a_checkpoint() {
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1);
+    for step in 0..80 {
+        let now = f64::from(step) * 100.0;
+        tale.wait(
+            TRAINER,
+            now + 60.0,
+            now + 100.0,
+            MSYNC,
+            On::Nothing,
+            By::Softirq,
+        );
+    }
+    let trainer = trainer(&tale, 8_000.0);
+    close(share(&trainer, Kind::Checkpoint), 0.4, "checkpoint");
+}
+
+/// A trainer that looks every 10 ms, for 60 of each 100 ms, whether something came, and a child.
+fn looks(child: impl Fn(&mut Tale, f64)) -> Tale {
+    const STAGER: u32 = 201;
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1)
+        .process(STAGER, TRAINER)
+        .fileset(5, "/bucket", "fuse");
+    for step in 0..80 {
+        let now = f64::from(step) * 100.0;
+        for nap in 4..10 {
+            let from = now + f64::from(nap) * 10.0;
+            tale.wait(
+                TRAINER,
+                from + 0.1,
+                from + 10.0,
+                SLEEP,
+                On::Nothing,
+                By::Interrupt,
+            );
+        }
+        child(&mut tale, now);
+    }
+    tale
+}
+
+#[test]
+fn files_that_a_child_fetches_are_what_a_trainer_that_looks_for_them_waits_for() {
+    const STAGER: u32 = 201;
+    let fetches = looks(|tale, now| {
+        tale.ops(STAGER, now, Op::Read, Class::File, 5, 10, 1 << 20, 90.0);
+        for n in 0..10 {
+            let from = now + f64::from(n) * 10.0;
+            tale.wait(STAGER, from, from + 9.0, READ, On::File(5), By::Interrupt);
+        }
+    });
+    let told = trainer(&fetches, 8_000.0);
+    close(share(&told, Kind::StorageIo), 0.54, "storage");
+    // One that has nothing to do is not what it waits for.
+    let idles = looks(|tale, now| {
+        tale.wait(STAGER, now, now + 99.0, SLEEP, On::Nothing, By::Interrupt);
+    });
+    close(
+        share(&trainer(&idles, 8_000.0), Kind::StorageIo),
+        0.0,
+        "storage",
+    );
+}
+
+#[test]
+fn what_most_is_done_for_is_named_where_no_single_function_has_most() {
+    use crate::analysis::{facts::Facts, python::Python};
+    let mut tale = alone("search", false);
+    tale.function(5, "/home/me/train.py", "rollout")
+        .function(6, "/home/me/train.py", "won")
+        .function(7, "/home/me/train.py", "log");
+    // Of each 100 ms 40 in two functions that `search` calls, 20 in itself, 20 in another one, 20 in the script.
+    let times = |n: u32| (0..80).map(move |step| f64::from(step * 100 + n * 20 + 10));
+    tale.stack(1, &[5, 4, 1], TRAINER, times(0))
+        .stack(2, &[6, 5, 4, 1], TRAINER, times(1))
+        .stack(3, &[4, 1], TRAINER, times(2))
+        .stack(4, &[7, 1], TRAINER, times(3))
+        .stack(5, &[1], TRAINER, times(4));
+    let session = tale.session(8_000.0);
+    let facts = Facts::new(&session);
+    let python = Python::new(&facts);
+    let name = |least| {
+        let place = python.around(&[TRAINER], None, least);
+        place.map(|place| (place.function.name.clone(), (place.share * 100.0).round()))
+    };
+    assert_eq!(name(0.55), Some(("search".to_owned(), 60.0)));
+    assert_eq!(name(0.35), Some(("rollout".to_owned(), 40.0)));
+    assert_eq!(name(0.7), None);
+}
