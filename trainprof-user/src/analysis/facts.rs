@@ -9,7 +9,7 @@ use super::{
     polling::put_together,
     spans::union,
     timeline::{Item, line, timeline},
-    updates::first_of_each,
+    updates::{each_is_updated, first_of_each},
 };
 use crate::{
     record::fact::{GpuCallFact, GpuCallKind, ObjectFact, PassFact, SampleFact, TouchFact},
@@ -38,6 +38,7 @@ pub struct Facts<'a> {
     passes: HashMap<u32, Vec<u64>>,
     parts: HashMap<u32, Vec<u64>>,
     turns: HashMap<u32, Vec<u64>>,
+    single: HashSet<u32>,
     samples: HashMap<u32, Vec<SampleFact>>,
     touches: HashMap<u32, Vec<TouchFact>>,
     python: HashMap<u32, Vec<(u64, u32)>>,
@@ -105,12 +106,16 @@ impl<'a> Facts<'a> {
             .values_mut()
             .for_each(|updates| updates.sort_unstable());
         let (mut all, mut parts, mut turns) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let mut single = HashSet::new();
         for (tid, passes) in passes {
             let passes = outer(passes);
             let of_one = of_one_loss(&passes);
             let updated = updates.get(&tid).map_or(&[][..], Vec::as_slice);
             if let Some(firsts) = first_of_each(&of_one, updated) {
                 turns.insert(tid, firsts);
+            }
+            if of_one.len() == passes.len() && each_is_updated(&of_one, updated) {
+                single.insert(tid);
             }
             parts.insert(tid, of_one);
             all.insert(tid, passes.iter().map(|pass| pass.at.0).collect());
@@ -134,6 +139,7 @@ impl<'a> Facts<'a> {
             passes: all,
             parts,
             turns,
+            single,
             samples,
             touches,
             python: python(session, &segments),
@@ -212,6 +218,11 @@ impl<'a> Facts<'a> {
     /// Of [`Self::parts`] the first of each turn of the loop, where gradients of several of them are accumulated.
     pub fn accumulated(&self, tid: u32) -> Option<&[u64]> {
         self.turns.get(&tid).map(Vec::as_slice)
+    }
+
+    /// Whether a thread's passes are all of one loss, and the model is updated after each of them.
+    pub fn each_is_updated(&self, tid: u32) -> bool {
+        self.single.contains(&tid)
     }
 
     /// When the turns' backward passes began, one of each turn.

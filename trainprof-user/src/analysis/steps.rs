@@ -60,6 +60,8 @@ const SEEN: f64 = 0.9;
 const EVENLY: f64 = 0.6;
 /// By which part passes may differ that nothing sets apart.
 const ALIKE: f64 = 0.03;
+/// By which part what is done for each of several batches of one hand-over differs at most.
+const MUCH_ALIKE: f64 = 0.15;
 /// How far from a whole number of times as many bursts as calls of one kind may be, as a part of it.
 const IN_TURN: f64 = 0.03;
 /// Times and checkpoints whose numbers differ by this part or less are the same.
@@ -94,7 +96,9 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         let as_many = (steps.spans.len() as f64 - all).abs() <= SAME * all;
         are_of_several_losses(facts, cast, &steps)
             || are_parts(facts, cast, passes, &steps)
-            || !as_many && contradict(facts, passes, &steps)
+            || !as_many
+                && (contradict(facts, passes, &steps)
+                    || are_steps_each(facts, cast.step_tid, passes, &steps))
     };
     let passes = found
         .iter_mut()
@@ -141,6 +145,28 @@ fn contradict(facts: &Facts, passes: &Steps, steps: &Steps) -> bool {
         (times - whole).abs() <= off * whole && (each < 1.0 || are_evenly_in(passes, steps));
     let at_once = whole > 1.0 && each > 1.0 && alike_all_through(passes, steps);
     are_all_through(facts, passes) && (!in_turn || at_once)
+}
+
+/// Whether the model is updated after each pass, and the step thread does about as much for each: what was handed over held several
+/// batches.
+fn are_steps_each(facts: &Facts, tid: u32, passes: &Steps, steps: &Steps) -> bool {
+    let each = passes.spans.len() as f64 / steps.spans.len() as f64;
+    if each.round() < 2.0 || !facts.each_is_updated(tid) || !are_all_through(facts, passes) {
+        return false;
+    }
+    let ends: Vec<u64> = passes.spans.iter().flat_map(|(a, b)| [*a, *b]).collect();
+    let own = own_times(facts, tid, &ends);
+    let mut by_place = [Vec::new(), Vec::new()];
+    for (span, pair) in passes.spans.iter().zip(own.chunks_exact(2)) {
+        let at = steps.spans.partition_point(|step| step.0 < span.0);
+        let begins = steps.spans.get(at).is_some_and(|step| step.0 < span.1);
+        by_place[usize::from(begins)].push(pair[1].saturating_sub(pair[0]));
+    }
+    let [inside, across] = by_place.map(|mut lengths: Vec<u64>| {
+        lengths.sort_unstable();
+        lengths.get(lengths.len() / 2).copied().unwrap_or(0) as f64
+    });
+    (across - inside).abs() <= MUCH_ALIKE * inside
 }
 
 /// Whether these are the parts of turns whose gradients are accumulated.

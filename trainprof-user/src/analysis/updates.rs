@@ -6,6 +6,8 @@ use super::clock::MIN_STEPS;
 /// Part (0–1) of the turns that have several passes where they are accumulated: one without an update, whose gradients were no numbers,
 /// makes two turns one.
 const ACCUMULATE: f64 = 0.5;
+/// Part (0–1) of the passes that have one where each has: one whose gradients were no numbers has none.
+const EACH: f64 = 0.9;
 /// So many times as many passes as usual without an update: from then on updates are not seen.
 const UNSEEN: usize = 4;
 
@@ -35,6 +37,16 @@ pub(super) fn first_of_each(passes: &[u64], updates: &[u64]) -> Option<Vec<u64>>
         let begins = begins.into_iter().map(|n| passes[n]);
         begins.chain(ended.copied()).collect()
     })
+}
+
+/// Whether next to all of these passes have an update of their own.
+pub(super) fn each_is_updated(passes: &[u64], updates: &[u64]) -> bool {
+    let updated = |pair: &&[u64]| {
+        let next = updates.partition_point(|at| *at < pair[0]);
+        updates.get(next).is_some_and(|at| *at < pair[1])
+    };
+    let with = passes.windows(2).filter(updated).count();
+    passes.len() > MIN_STEPS && with as f64 >= EACH * (passes.len() - 1) as f64
 }
 
 #[cfg(test)]
@@ -71,6 +83,10 @@ mod tests {
         let before: Vec<u64> = updates.iter().map(|at| at - 5).collect();
         let found = first_of_each(&passes, &before).expect("turns");
         assert_eq!(found.len(), 20);
+        assert!(!each_is_updated(&passes, &before));
+        let (passes, updates) = turns(&[1; 20]);
+        assert!(each_is_updated(&passes, &updates));
+        assert!(!each_is_updated(&passes[..5], &updates));
         assert!(found.windows(2).all(|pair| pair[1] - pair[0] == 40));
     }
 

@@ -134,6 +134,33 @@ fn files_that_a_child_fetches_are_what_a_trainer_that_looks_for_them_waits_for()
 }
 
 #[test]
+fn batches_that_come_several_at_a_time_are_each_a_step() {
+    // Two batches in each file, of 20 ms each; gradients of both may also be added up for one update.
+    let told = |each: bool| {
+        let mut tale = looks(|tale, now| {
+            tale.ops(201, now, Op::Read, Class::File, 5, 10, 1 << 20, 90.0);
+            for n in 0..10 {
+                let from = now + f64::from(n) * 10.0;
+                tale.wait(201, from, from + 9.0, READ, On::File(5), By::Interrupt);
+            }
+        });
+        for step in 0..80 {
+            let now = f64::from(step) * 100.0;
+            for batch in [0.0, 20.0] {
+                tale.backward(TRAINER, now + batch + 10.0);
+                if each || batch > 0.0 {
+                    tale.updated(TRAINER, now + batch + 18.0);
+                }
+            }
+        }
+        let steps = trainer(&tale, 8_000.0).steps.expect("steps");
+        steps.spans.len()
+    };
+    assert!(told(true).abs_diff(160) <= 2, "{}", told(true));
+    assert!(told(false).abs_diff(80) <= 2, "{}", told(false));
+}
+
+#[test]
 fn what_most_is_done_for_is_named_where_no_single_function_has_most() {
     use crate::analysis::{facts::Facts, python::Python};
     let mut tale = alone("search", false);

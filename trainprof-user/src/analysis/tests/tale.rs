@@ -17,7 +17,7 @@ use crate::{
             PyThreadSampleFact, SampleFact, Start, ThreadSeen, ThreadTotals, TouchFact, WaitFact,
             WaitSum, WakerFact,
         },
-        gpu::{GpuCallFact, GpuCallKind, PassFact},
+        gpu::{GpuCallFact, GpuCallKind, PassFact, UpdateFact},
     },
     session::Session,
     time::KtimeNs,
@@ -74,6 +74,7 @@ pub struct Tale {
     stacked: Vec<PyThreadSampleFact>,
     gpu_calls: Vec<GpuCallFact>,
     passes: Vec<PassFact>,
+    updates: Vec<UpdateFact>,
     places: Vec<PlaceFact>,
     samples: Vec<SampleFact>,
     ends: Vec<Record>,
@@ -406,6 +407,15 @@ impl Tale {
         self
     }
 
+    /// An optimiser updates the model.
+    pub fn updated(&mut self, tid: u32, ms: f64) -> &mut Self {
+        self.updates.push(UpdateFact {
+            at: KtimeNs(at(ms)),
+            tid,
+        });
+        self
+    }
+
     /// Passes before that time were not seen.
     pub fn passes_from(&mut self, ms: f64) -> &mut Self {
         self.passes.retain(|pass| pass.at.0 >= at(ms));
@@ -547,6 +557,7 @@ impl Tale {
         }));
         out.extend(self.gpu_calls.iter().cloned().map(Record::GpuCall));
         out.extend(self.passes.iter().copied().map(Record::Pass));
+        out.extend(self.updates.iter().copied().map(Record::Update));
         out.extend(self.processes.iter().cloned().map(Record::Process));
         out.extend(self.threads.iter().cloned().map(Record::Thread));
         let execs = self.execs.iter().cloned();
