@@ -7,13 +7,25 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
+use trainprof_common::thread::ThreadState;
+
 // Commands of bpf(2), include/uapi/linux/bpf.h.
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 const BPF_MAP_GET_FD_BY_ID: libc::c_int = 14;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 
-/// A map whose values are `V`, plain words.
+/// Values of a map that may be read from any bytes.
+///
+/// # Safety
+/// Any bytes are one, and none of them is padding.
+pub unsafe trait Words: Copy {}
+// SAFETY: a number.
+unsafe impl Words for u32 {}
+// SAFETY: numbers alone, laid out without padding (`trainprof_common::wire`).
+unsafe impl Words for ThreadState {}
+
+/// A map whose values are `V`.
 pub struct KernelMap<V> {
     fd: OwnedFd,
     values: std::marker::PhantomData<V>,
@@ -66,7 +78,7 @@ fn bpf<A>(command: libc::c_int, attr: &mut A) -> Result<libc::c_long> {
     }
 }
 
-impl<V: Copy> KernelMap<V> {
+impl<V: Words> KernelMap<V> {
     /// The map of that name which a process holds.
     ///
     /// # Panics
@@ -109,7 +121,7 @@ impl<V: Copy> KernelMap<V> {
     pub fn get(&self, key: u32) -> Result<V> {
         let mut value = MaybeUninit::<V>::uninit();
         self.on_entry(BPF_MAP_LOOKUP_ELEM, key, value.as_mut_ptr() as u64)?;
-        // SAFETY: the kernel filled all of it in; `V` is plain words.
+        // SAFETY: the kernel filled all of it in, and any bytes are a `V`.
         Ok(unsafe { value.assume_init() })
     }
 

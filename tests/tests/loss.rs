@@ -1,6 +1,11 @@
 //! What could not be seen is counted, by reason, and shown.
 
-use std::{collections::BTreeSet, process::Command, thread::sleep, time::Duration};
+use std::{
+    collections::BTreeSet,
+    process::{Child, Command},
+    thread::sleep,
+    time::Duration,
+};
 
 use serde_json::Value;
 use trainprof_common::thread::{State, ThreadState};
@@ -257,32 +262,46 @@ const OPENS_AND_WAITS: &str = "while :; do : < /proc/self/stat; sleep 0.5; done"
 /// The kernel shows each end and each switch here: what the probes know of a thread is falsified while it waits, as if one had not
 /// been shown.
 fn falsified(taken: &[(&str, &str)], falsify: impl Fn(&mut ThreadState)) -> Finished {
-    let mut job = Command::new("sh")
-        .args(["-c", OPENS_AND_WAITS])
-        .spawn()
-        .expect("a job");
+    let job = Command::new("sh").args(["-c", OPENS_AND_WAITS]).spawn();
+    let job = Killed(job.expect("a job"));
+    let pid = job.0.id();
     let options = os(&[&"--alloc", &"off", &"--gpu", &"off"]);
-    let watch = Watch::attach_in(job.id() as i32, &options, taken);
+    let watch = Watch::attach_in(pid as i32, &options, taken);
     let places = KernelMap::<u32>::of(watch.pid(), "THREADS");
     let states = KernelMap::<ThreadState>::of(watch.pid(), "STATES");
     // It has opened, and its wait has just begun.
     sleep(Duration::from_secs(1));
-    let place = places.get(job.id()).expect("it is followed");
+    let place = places.get(pid).expect("it is followed");
     let begun = states.get(place).expect("its state").since;
-    let mut state = loop {
-        sleep(Duration::from_millis(5));
-        let state = states.get(place).expect("its state");
-        if state.since != begun && state.state == State::Wait as u32 && state.woken_at == 0 {
-            break state;
-        }
+    let waits = |state: &ThreadState| {
+        state.since != begun && state.state == State::Wait as u32 && state.woken_at == 0
     };
+    let mut looks = (0..1_000).map(|_| {
+        sleep(Duration::from_millis(5));
+        states.get(place).expect("its state")
+    });
+    let mut state = looks.find(waits).expect("it waits");
     falsify(&mut state);
     states.set(place, &state).expect("it is written");
+    let written = states.get(place).expect("its state");
+    assert_eq!(
+        (written.state, written.op_enter),
+        (state.state, state.op_enter),
+        "it went on"
+    );
     sleep(Duration::from_secs(1));
     let ended = watch.stop();
-    drop(job.kill().and_then(|()| job.wait()));
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
     ended
+}
+
+/// A child that does not outlive its test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        drop(self.0.kill().and_then(|()| self.0.wait()));
+    }
 }
 
 #[test]

@@ -21,7 +21,12 @@ pub fn aides(facts: &Facts, locks: &Locks, cast: &Cast) -> BTreeSet<u32> {
     let compiled = compiled(facts, cast.trainer);
     // For whom: how often, and for how long each waited.
     let mut waited_for = BTreeMap::<u32, Vec<(u32, u64, u64)>>::new();
+    // For how long each waited itself: for the step thread, and in all.
+    let mut waits = BTreeMap::<u32, (u64, u64)>::new();
     for ((by, waiter), handed) in hand_overs(facts, locks, cast.trainer, &cast.workers) {
+        let own = waits.entry(waiter).or_default();
+        own.0 += if by == cast.step_tid { handed.ns } else { 0 };
+        own.1 += handed.ns;
         let is_known =
             by == cast.step_tid || cast.producers.contains(&by) || compiled.contains(&by);
         if by != waiter && !is_known && facts.pid(by) == Some(cast.trainer) {
@@ -29,6 +34,8 @@ pub fn aides(facts: &Facts, locks: &Locks, cast: &Cast) -> BTreeSet<u32> {
             waits.push((waiter, handed.count, handed.ns));
         }
     }
+    // Who waits for the step thread brings that one what the loaders made.
+    waited_for.retain(|tid, _| waits.get(tid).is_none_or(|(step, all)| step * 2 < *all));
     chosen(&waited_for, &cast.producers)
 }
 

@@ -114,7 +114,10 @@ impl<'a> Facts<'a> {
             if let Some(firsts) = first_of_each(&of_one, updated) {
                 turns.insert(tid, firsts);
             }
-            if of_one.len() == passes.len() && each_is_updated(&of_one, updated) {
+            // Where nothing tells what called for them, they may be of several losses.
+            let path = passes.first().map_or(0, |pass| pass.path);
+            let same = path != 0 && passes.iter().all(|pass| pass.path == path);
+            if same && each_is_updated(&of_one, updated) {
                 single.insert(tid);
             }
             parts.insert(tid, of_one);

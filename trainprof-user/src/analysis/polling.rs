@@ -8,12 +8,17 @@ use trainprof_common::{arch, thread::WakerKind};
 
 use super::{
     facts::is_on_purpose,
+    running::{Call, call},
     spans::{overlap, union},
     timeline::Item,
 };
 use crate::{
     record::fact::{ObjectFact, WakerFact},
-    session::{Session, Thread, kind::WaitKind, roles::is_ancestor},
+    session::{
+        Session, Thread,
+        kind::WaitKind,
+        roles::{for_room, is_ancestor},
+    },
 };
 
 /// A nap is at most this long, ns.
@@ -30,6 +35,8 @@ const MIN_ROWS: usize = 20;
 const FOUND: f64 = 0.6;
 /// Who is waited for so is at work for so much (0–1) of that time.
 const AT_WORK: f64 = 0.7;
+/// Who fetches hears so many times what it says.
+const HEARS: u64 = 4;
 /// Who waits for an answer from outside the job for longer (ns) waits for something to do.
 const ANSWER_NS: u64 = 1_000_000_000;
 /// Who takes no input makes some, when it runs for so much (0–1) of the time.
@@ -93,12 +100,14 @@ impl Makers {
         };
         let maker = |thread: &Thread| {
             let items = timelines.get(&thread.pid).map_or(&[][..], Vec::as_slice);
+            let activity = &thread.activity;
+            let hears = activity.socket_read_bytes > HEARS * activity.socket_write_bytes;
             Maker {
                 pid: thread.pid,
                 away: union(
                     items
                         .iter()
-                        .filter(|item| !fetches(session, item))
+                        .filter(|item| !fetches(session, item, hears))
                         .map(|item| (item.from, item.woken))
                         .collect(),
                 ),
@@ -117,14 +126,15 @@ impl Makers {
     }
 }
 
-/// Whether a wait was for a file, or for an answer from outside the job.
-fn fetches(session: &Session, item: &Item) -> bool {
+/// Whether a wait was for a file's bytes, or, of who hears far more than it says, for an answer from outside the job.
+fn fetches(session: &Session, item: &Item, hears: bool) -> bool {
+    let in_job = is_on_purpose(item.waker.kind) && session.thread(item.waker.tid).is_some();
+    let soon = item.woken - item.from <= ANSWER_NS;
     match item.kind() {
-        WaitKind::File | WaitKind::Fault | WaitKind::Uring => true,
-        WaitKind::Socket | WaitKind::Poll => {
-            let job = is_on_purpose(item.waker.kind) && session.thread(item.waker.tid).is_some();
-            !job && !item.timed_out() && item.woken - item.from <= ANSWER_NS
-        }
+        _ if call(item.nr) == Call::Write || for_room(item.nr) => false,
+        WaitKind::File | WaitKind::Fault => true,
+        WaitKind::Uring => !in_job && soon,
+        WaitKind::Socket | WaitKind::Poll => hears && !in_job && !item.timed_out() && soon,
         _ => false,
     }
 }

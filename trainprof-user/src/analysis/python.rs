@@ -89,6 +89,9 @@ pub struct Python<'a> {
     doing: BTreeMap<u32, Doing>,
 }
 
+/// A function is where a part of the time goes when it is on so many times as many stacks then as at any time.
+const OFTENER_INSIDE: f64 = 1.2;
+
 /// A function, and its part (0–1) of the samples that were looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place<'a> {
@@ -299,14 +302,17 @@ impl<'a> Python<'a> {
         least: f64,
     ) -> Option<Place<'a>> {
         let python = &self.facts.session.python;
-        let mut counts = BTreeMap::<u32, usize>::new();
-        let mut all = 0;
+        // Of each function the samples inside and in all; and all of both.
+        let mut counts = BTreeMap::<u32, [usize; 2]>::new();
+        let mut all = [0; 2];
         for tid in tids {
             let running = self.running(*tid);
             let drivers = self.drivers(&running);
             let inside = |at: u64| within.is_none_or(|spans| overlap(spans, at, at + 1) > 0);
-            for (_, stack) in running.iter().filter(|(at, _)| inside(*at)) {
-                all += 1;
+            for (at, stack) in &running {
+                let inside = usize::from(inside(*at));
+                all[0] += inside;
+                all[1] += 1;
                 let functions = python.stacks.get(stack).map_or(&[][..], Vec::as_slice);
                 let called = functions.iter().filter(|function| {
                     !drivers.contains(function)
@@ -316,22 +322,28 @@ impl<'a> Python<'a> {
                         })
                 });
                 for function in called.collect::<BTreeSet<_>>() {
-                    *counts.entry(*function).or_default() += 1;
+                    let counts = counts.entry(*function).or_default();
+                    counts[0] += inside;
+                    counts[1] += 1;
                 }
             }
         }
-        if all < MIN_PLACED {
+        if all[0] < MIN_PLACED {
             return None;
         }
+        let share = |counts: [usize; 2], of: usize| counts[of] as f64 / all[of] as f64;
+        // What is on the stack as often at other times calls this and more.
+        let calls_all =
+            |counts| within.is_some() && share(counts, 0) < OFTENER_INSIDE * share(counts, 1);
         // Who calls another one is seen at least as often.
         counts
             .into_iter()
-            .filter(|(_, count)| *count as f64 >= least * all as f64)
-            .min_by_key(|(function, count)| (*count, *function))
-            .and_then(|(function, count)| {
+            .filter(|(_, counts)| share(*counts, 0) >= least && !calls_all(*counts))
+            .min_by_key(|(function, counts)| (counts[0], *function))
+            .and_then(|(function, counts)| {
                 Some(Place {
                     function: python.functions.get(&function)?,
-                    share: count as f64 / all as f64,
+                    share: share(counts, 0),
                 })
             })
     }

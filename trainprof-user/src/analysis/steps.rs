@@ -147,8 +147,8 @@ fn contradict(facts: &Facts, passes: &Steps, steps: &Steps) -> bool {
     are_all_through(facts, passes) && (!in_turn || at_once)
 }
 
-/// Whether the model is updated after each pass, and the step thread does about as much for each: what was handed over held several
-/// batches.
+/// Whether the model is updated after each pass, of one loss, and the step thread does about as much for each: what was handed over is for
+/// several updates, as of several batches.
 fn are_steps_each(facts: &Facts, tid: u32, passes: &Steps, steps: &Steps) -> bool {
     let each = passes.spans.len() as f64 / steps.spans.len() as f64;
     if each.round() < 2.0 || !facts.each_is_updated(tid) || !are_all_through(facts, passes) {
@@ -166,7 +166,7 @@ fn are_steps_each(facts: &Facts, tid: u32, passes: &Steps, steps: &Steps) -> boo
         lengths.sort_unstable();
         lengths.get(lengths.len() / 2).copied().unwrap_or(0) as f64
     });
-    (across - inside).abs() <= MUCH_ALIKE * inside
+    inside > 0.0 && (across - inside).abs() <= MUCH_ALIKE * inside
 }
 
 /// Whether these are the parts of turns whose gradients are accumulated.

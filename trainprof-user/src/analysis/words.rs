@@ -6,8 +6,8 @@ use crate::{demangle::demangled, session::Session};
 
 /// A share as a whole percentage.
 pub fn percent(share: f64) -> String {
-    // Of two equal numbers the difference may be below zero.
-    format!("{:.0} %", (share * 100.0).max(0.0) + 0.0)
+    // Of two numbers that hardly differ the difference may be just below zero.
+    format!("{} %", (share * 100.0).round() + 0.0)
 }
 
 /// Bytes with a unit.

@@ -230,8 +230,8 @@ pub fn exchanges(session: &Session, pid: u32, own: impl Fn(u32) -> bool) -> bool
     less as f64 >= MIN_EXCHANGED_PER_S * session.duration_s() && more <= MOST_UNEVEN * less
 }
 
-/// Ranks that pass messages without sleeping: who looks for these, and who works and does the same job, and is no worker. None where there
-/// is one.
+/// Ranks that pass messages without sleeping: who looks for these, and who works and does the same job, and is no worker; each beside
+/// another one.
 fn message_passers(session: &Session, roles: &BTreeMap<u32, Role>) -> BTreeSet<u32> {
     let looking = passing::processes(session);
     let mut all: BTreeSet<u32> = roles
@@ -251,10 +251,12 @@ fn message_passers(session: &Session, roles: &BTreeMap<u32, Role>) -> BTreeSet<u
             .iter()
             .any(|above| is_ancestor(session, *above, *pid))
     });
-    if all.len() < 2 {
-        all.clear();
-    }
-    all
+    let alone = |pid: &u32| {
+        !all.iter()
+            .any(|other| other != pid && alike(session, *other, *pid))
+    };
+    let alone: BTreeSet<u32> = all.iter().copied().filter(alone).collect();
+    &all - &alone
 }
 
 /// CPU time of a process as a share of the watch; more than 1 with several threads.

@@ -209,6 +209,7 @@ impl<'a> Scene<'a> {
         let idlers = idlers(facts, cast);
         let passing = Passing::new(facts, cast);
         let passed = passing.of(cast.step_tid);
+        let worker_starts = without(&worker_starts, passed);
         let taking_in = without(&taking_in, passed);
         let beside_model = without(&beside_model, passed);
         own_batches.spans = without(&own_batches.spans, passed);

@@ -1,6 +1,9 @@
 //! Waits that nobody of the job ended: told by what was waited for.
 
-use trainprof_common::{op::Class, thread::WakerKind};
+use trainprof_common::{
+    op::Class,
+    thread::{NR_URING_WORKER, WakerKind},
+};
 
 use super::{Detail, Scene};
 use crate::{
@@ -39,7 +42,12 @@ impl Scene<'_> {
             ..Detail::default()
         };
         let producer = self.cast.makes_batches(tid);
-        if wait_kind(&id) == WaitKind::Uring && object.fileset == 0 {
+        let uring = wait_kind(&id) == WaitKind::Uring;
+        let activity = session.thread(tid).map(|thread| thread.activity);
+        let writes = activity.is_some_and(|activity| {
+            activity.writes_state() && activity.file_write_bytes > activity.file_read_bytes
+        });
+        if uring && object.fileset == 0 && nr != NR_URING_WORKER {
             // Of several files at once: those that it reads.
             detail.fileset = self.files.main_of_thread(tid);
         }
@@ -48,6 +56,7 @@ impl Scene<'_> {
             WaitKind::File | WaitKind::Uring if call(nr) == Call::Write && !producer => {
                 Kind::Checkpoint
             }
+            WaitKind::Uring if writes && !producer => Kind::Checkpoint,
             WaitKind::File
                 if call(nr) == Call::Meta && !producer && self.files.are_state(object.fileset) =>
             {

@@ -169,14 +169,17 @@ impl Scene<'_> {
             left -= held;
         }
         let own = tid == self.cast.step_tid && leaf.hops.is_empty();
-        let passed = self.passing.of(tid);
+        let checkpoints = self.checkpoints.of(self.cast, tid);
+        let passed = &*without(self.passing.of(tid), checkpoints);
         if !passed.is_empty() {
             let looked = share_inside(windows, passed).min(left);
-            let rank = self.passing.late();
-            out.push((Kind::Communication, Detail { rank, ..detail }, looked));
+            let (kind, rank) = match producer {
+                true => (Kind::NetworkIo, 0),
+                false => (Kind::Communication, self.passing.late()),
+            };
+            out.push((kind, Detail { rank, ..detail }, looked));
             left -= looked;
         }
-        let checkpoints = self.checkpoints.of(self.cast, tid);
         if !checkpoints.is_empty() {
             let written = share_inside(windows, checkpoints).min(left);
             out.push((Kind::Checkpoint, detail, written));

@@ -7,13 +7,15 @@ use trainprof_common::arch;
 use crate::{
     analysis::{cast::Cast, facts::Facts},
     record::fact::SampleFact,
-    session::passing::Places,
+    session::{passing::Places, roles::leading_thread},
 };
 
 /// A clock sample stands for no more than this (ns) before and after it.
 const REACH_NS: u64 = 50_000_000;
 /// Where so much (0–1) of the calls by which a thread gives the CPU up are made while it looks, all of them are.
 const MOST: f64 = 0.8;
+/// A rank that runs for so much (0–1) of the time may be what the others look for.
+const BUSY: f64 = 0.5;
 /// A rank that looks for less than this part (0–1) of what another one does is late.
 const LATE: f64 = 0.6;
 
@@ -35,12 +37,20 @@ impl Passing {
         let mut out = Self::default();
         let mut by_rank = BTreeMap::<u32, u64>::new();
         for pid in cast.ranks.iter().copied().chain([cast.trainer]) {
-            let all = by_rank.entry(pid).or_default();
             for thread in facts.session.threads_of(pid) {
                 let tid = thread.key.tid;
-                let stretches = stretches(facts.samples(tid), &places);
-                *all += stretches.iter().map(|(from, to)| to - from).sum::<u64>();
-                out.stretches.insert(tid, stretches);
+                out.stretches
+                    .insert(tid, stretches(facts.samples(tid), &places));
+            }
+            // Other threads may look for messages whatever the rank does; and who sleeps is waited for otherwise.
+            if let Some(thread) = leading_thread(facts.session, pid) {
+                let looked = out.of(thread.key.tid).iter();
+                let looked: u64 = looked.map(|(from, to)| to - from).sum();
+                let busy =
+                    thread.run_ns as f64 >= BUSY * thread.present_ns(facts.session.until) as f64;
+                if busy || pid == cast.trainer {
+                    by_rank.insert(pid, looked);
+                }
             }
         }
         out.late = late(&by_rank, cast.trainer);
@@ -78,11 +88,12 @@ fn stretches(samples: &[SampleFact], places: &Places) -> Vec<(u64, u64)> {
         .map(|sample| places.passing.contains(&sample.place))
         .collect();
     // In a short stretch all samples may have met such calls.
-    let mut nearest = spread(&mut inside, yields, serves);
+    let far = |a: usize, b: usize| samples[b].at.0.saturating_sub(samples[a].at.0) > 2 * REACH_NS;
+    let mut nearest = spread(&mut inside, yields, serves, far);
     let yielding = || (0..samples.len()).filter(|at| yields(*at));
     if yielding().filter(|at| inside[*at]).count() as f64 >= MOST * yielding().count() as f64 {
         yielding().for_each(|at| inside[at] = true);
-        nearest = spread(&mut inside, yields, serves);
+        nearest = spread(&mut inside, yields, serves, far);
     }
     for at in (0..samples.len()).filter(|at| serves(*at)) {
         inside[at] = nearest[at] == [true; 2];
@@ -107,11 +118,12 @@ fn stretches(samples: &[SampleFact], places: &Places) -> Vec<(u64, u64)> {
 }
 
 /// Takes calls that give the CPU up as inside where one next to them is, the C library's functions left out; and tells for each sample
-/// whether the nearest one before and after it is, these left out.
+/// whether the nearest one before and after it is, these left out. Nothing spreads to where it is `far`.
 fn spread(
     inside: &mut [bool],
     yields: impl Fn(usize) -> bool,
     serves: impl Fn(usize) -> bool,
+    far: impl Fn(usize, usize) -> bool,
 ) -> Vec<[bool; 2]> {
     let mut nearest = vec![[false; 2]; inside.len()];
     for side in [0, 1] {
@@ -122,6 +134,12 @@ fn spread(
             } else {
                 inside.len() - 1 - step
             };
+            let (one, other) = if side == 0 {
+                (at.saturating_sub(1), at)
+            } else {
+                (at, (at + 1).min(inside.len() - 1))
+            };
+            last &= !far(one, other);
             nearest[at][side] = last;
             if !serves(at) {
                 inside[at] |= last && yields(at);

@@ -196,7 +196,8 @@ pub(super) fn rule(look: &Look) -> Answer {
         let advice = if mapped && is_kept(look.session, doer) {
             "see memory-growth: most of these pages are kept, and cost what they do because they are new; where they must be, huge pages take 512 times fewer faults (GLIBC_TUNABLES=glibc.malloc.hugetlb=1, or transparent_hugepage=always)".to_owned()
         } else {
-            let helps = advice(&split, &calls, pinned, duration, asking.is_small());
+            let kept = pid.filter(|_| mapped && pinned < 1.0).and_then(|pid| keeps(look.session, pid));
+            let helps = kept.unwrap_or_else(|| advice(&split, &calls, pinned, duration, asking.is_small()));
             at.map_or_else(|| helps.to_owned(), |at| format!("in {at}: {helps}"))
         };
         (summary, advice)
@@ -221,6 +222,31 @@ fn is_kept(session: &Session, doer: Option<u32>) -> bool {
         .and_then(|process| process.rss.as_ref())
         .map_or(0, |rss| rss.last.saturating_sub(rss.first));
     grown as f64 >= KEPT * (faults * PAGE) as f64 && grown > 0
+}
+
+/// What other allocators than the C library's are told by, and how each is made to keep freed memory (jemalloc(3); gperftools'
+/// docs/tcmalloc.html; mimalloc's readme).
+const KEEPERS: [(&str, &str); 3] = [
+    (
+        "jemalloc",
+        "reuse buffers, or let jemalloc, which this process uses, keep freed memory: MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1 (or some minutes, in place of -1)",
+    ),
+    (
+        "tcmalloc",
+        "reuse buffers, or let tcmalloc, which this process uses, keep freed memory: TCMALLOC_RELEASE_RATE=0 and TCMALLOC_AGGRESSIVE_DECOMMIT=0",
+    ),
+    (
+        "mimalloc",
+        "reuse buffers, or let mimalloc, which this process uses, keep freed memory: MIMALLOC_PURGE_DELAY=-1",
+    ),
+];
+
+/// How such an allocator, where a process has one loaded, is made to keep freed memory.
+fn keeps(session: &Session, pid: u32) -> Option<&'static str> {
+    let loaded = session.processes.get(&pid)?.seen.frameworks.as_ref()?;
+    let is_loaded = |name: &str| loaded.libraries.iter().any(|(library, _)| library == name);
+    let keeper = KEEPERS.iter().find(|(name, _)| is_loaded(name));
+    keeper.map(|(_, helps)| *helps)
 }
 
 /// What helps against the mechanism that takes most of the time.

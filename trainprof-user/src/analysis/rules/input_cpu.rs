@@ -165,6 +165,9 @@ fn said(look: &Look, takes_in: bool, evidence: &mut Evidence) -> (String, String
     let in_process = programs.map_or_else(String::new, |(name, _)| {
         format!("do what {name} does by a library in the process itself, or by one that goes on running, in place of a program for each sample; or ")
     });
+    // A quota may be of less than one.
+    let digits = usize::from(cpus < 2.0);
+    let of_cpus = format!("of the {cpus:.digits$} here {free:.1} are free");
     let advice = match wanted {
         Some(wanted) if parallel == 0 && wanted <= free + SPARE => format!(
             "let a DataLoader with num_workers={:.0} do that work while the trainer computes",
@@ -182,7 +185,7 @@ fn said(look: &Look, takes_in: bool, evidence: &mut Evidence) -> (String, String
             )
         }
         _ => format!(
-            "{more}{in_process}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: of the {cpus:.0} here {free:.1} are free"
+            "{more}{in_process}make the work on each sample cheaper (decode to the size that is needed, vectorise, do it once and store the result), or move it to the GPU or to more CPUs: {of_cpus}"
         ),
     };
     (summary, advice)

@@ -10,7 +10,7 @@ use super::{
     tale::{By, FUTEX, On, POLL, READ, RECV, Tale},
 };
 use crate::{
-    analysis::{Kind, steps::Clock},
+    analysis::{Kind, Trainer, steps::Clock},
     record::fact::PlaceClass,
 };
 
@@ -291,6 +291,19 @@ fn threads_of_a_manager_that_take_turns_on_its_interpreter_are_one_producer() {
 
 #[test]
 fn a_codecs_thread_that_loader_threads_wait_for_makes_batches() {
+    let trainer = waits_for_codec(TRAINER + 1);
+    assert_eq!(trainer.cast.aides, [TRAINER + 2].into());
+    close(share(&trainer, Kind::InputCpu), 0.6, "input");
+    close(share(&trainer, Kind::Compute), 0.4, "compute");
+    // A loader thread that waits for the codec is at work.
+    close(trainer.demand.busy / trainer.wall, 1.0, "busy");
+    // One that itself waits for the step thread brings that one what the loaders made.
+    let trainer = waits_for_codec(TRAINER);
+    assert!(trainer.cast.aides.is_empty());
+}
+
+/// A loader thread that waits for another thread, which waits for `by` before.
+fn waits_for_codec(by: u32) -> Trainer {
     // A batch each 100 ms: a loader thread waits for a codec's. The trainer waits for it for 60 and computes for 40.
     const LOADER: u32 = TRAINER + 1;
     const CODEC: u32 = TRAINER + 2;
@@ -305,7 +318,7 @@ fn a_codecs_thread_that_loader_threads_wait_for_makes_batches() {
         let mut wait = |who, from: f64, to: f64, on, by| {
             tale.wait(who, now + from, now + to, FUTEX, on, By::Thread(by));
         };
-        wait(CODEC, -99.6, -98.8, work, LOADER);
+        wait(CODEC, -99.6, -98.8, work, by);
         wait(LOADER, -98.5, -1.0, frame, CODEC);
         wait(TRAINER, -60.0, 0.0, batch, LOADER);
         tale.ops(LOADER, now, Op::Read, Class::File, 5, 1, 1 << 20, 0.1);
@@ -313,8 +326,5 @@ fn a_codecs_thread_that_loader_threads_wait_for_makes_batches() {
     let trainer = trainer(&tale, 8_100.0);
     assert!(trainer.cast.loader_threads.contains(&LOADER));
     assert!(!trainer.cast.loader_threads.contains(&CODEC));
-    close(share(&trainer, Kind::InputCpu), 0.6, "input");
-    close(share(&trainer, Kind::Compute), 0.4, "compute");
-    // A loader thread that waits for the codec is at work.
-    close(trainer.demand.busy / trainer.wall, 1.0, "busy");
+    trainer
 }
