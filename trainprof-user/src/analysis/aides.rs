@@ -35,7 +35,7 @@ pub fn aides(facts: &Facts, locks: &Locks, cast: &Cast) -> BTreeSet<u32> {
         }
     }
     // Who waits for the step thread brings that one what the loaders made.
-    waited_for.retain(|tid, _| waits.get(tid).is_none_or(|(step, all)| step * 2 < *all));
+    waited_for.retain(|tid, _| waits.get(tid).is_none_or(|(step, all)| step * 2 <= *all));
     chosen(&waited_for, &cast.producers)
 }
 

@@ -20,7 +20,7 @@ use super::{
 use crate::session::{
     Session, Thread,
     kind::{WaitKind, wait_kind},
-    roles::{Role, is_ancestor, keeps_state, leading_thread, roles, takes_output},
+    roles::{Role, is_ancestor, leading_thread, roles},
 };
 
 /// A thread that the step thread starts anew at least this often, for each time that it waits for it, works on
@@ -193,8 +193,6 @@ fn polled(facts: &Facts, trainer: u32, roles: &BTreeMap<u32, Role>) -> BTreeSet<
         *count >= MIN_HAND_OVERS
             && roles.get(pid) == Some(&Role::Helper)
             && is_ancestor(facts.session, trainer, *pid)
-            && !keeps_state(facts.session, trainer, *pid)
-            && !takes_output(facts.session, trainer, *pid)
     };
     counts
         .into_iter()

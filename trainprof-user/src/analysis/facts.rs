@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use trainprof_common::{op::Class, thread::WakerKind};
 
 use super::{
-    passes::{of_one_loss, outer},
+    passes::{are_of_one_place, of_one_loss, outer},
     polling::put_together,
     spans::union,
     timeline::{Item, line, timeline},
@@ -114,10 +114,7 @@ impl<'a> Facts<'a> {
             if let Some(firsts) = first_of_each(&of_one, updated) {
                 turns.insert(tid, firsts);
             }
-            // Where nothing tells what called for them, they may be of several losses.
-            let path = passes.first().map_or(0, |pass| pass.path);
-            let same = path != 0 && passes.iter().all(|pass| pass.path == path);
-            if same && each_is_updated(&of_one, updated) {
+            if are_of_one_place(&passes) && each_is_updated(&of_one, updated) {
                 single.insert(tid);
             }
             parts.insert(tid, of_one);

@@ -42,6 +42,20 @@ pub(super) fn outer(mut passes: Vec<PassFact>) -> Vec<PassFact> {
     out
 }
 
+/// What called for a pass is known of so much (0–1) of them at least where it tells something: not at once when a watch begins.
+const KNOWN: f64 = 0.9;
+
+/// Whether they all come from one place of the program, as far as that is known.
+pub(super) fn are_of_one_place(passes: &[PassFact]) -> bool {
+    let mut known = passes
+        .iter()
+        .map(|pass| pass.path)
+        .filter(|path| *path != 0);
+    let count = known.clone().count() as f64;
+    let first = known.next();
+    count >= KNOWN * passes.len() as f64 && known.all(|path| Some(path) == first)
+}
+
 /// When the thread began passes, of which each turn has one: where it begins one of each of several losses in turn, as of a network that
 /// makes pictures and of another that judges them, those of the most frequent. Other places of the program begin the others: one pass in
 /// each turn, or in each second or third, and then after other work than those of the most frequent have before them. All `passes`, which

@@ -131,10 +131,12 @@ fn fetches(session: &Session, item: &Item, hears: bool) -> bool {
     let in_job = is_on_purpose(item.waker.kind) && session.thread(item.waker.tid).is_some();
     let soon = item.woken - item.from <= ANSWER_NS;
     match item.kind() {
-        _ if call(item.nr) == Call::Write || for_room(item.nr) => false,
+        _ if call(item.nr) == Call::Write => false,
         WaitKind::File | WaitKind::Fault => true,
         WaitKind::Uring => !in_job && soon,
-        WaitKind::Socket | WaitKind::Poll => hears && !in_job && !item.timed_out() && soon,
+        WaitKind::Socket | WaitKind::Poll => {
+            hears && !for_room(item.nr) && !in_job && !item.timed_out() && soon
+        }
         _ => false,
     }
 }

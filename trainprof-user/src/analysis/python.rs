@@ -89,7 +89,7 @@ pub struct Python<'a> {
     doing: BTreeMap<u32, Doing>,
 }
 
-/// A function is where a part of the time goes when it is on so many times as many stacks then as at any time.
+/// A function is where a part of the time goes when it is on so many times as large a part of the stacks then as at other times.
 const OFTENER_INSIDE: f64 = 1.2;
 
 /// A function, and its part (0–1) of the samples that were looked at.
@@ -302,7 +302,7 @@ impl<'a> Python<'a> {
         least: f64,
     ) -> Option<Place<'a>> {
         let python = &self.facts.session.python;
-        // Of each function the samples inside and in all; and all of both.
+        // Samples inside, and in all: of each function, and of all.
         let mut counts = BTreeMap::<u32, [usize; 2]>::new();
         let mut all = [0; 2];
         for tid in tids {
@@ -331,19 +331,22 @@ impl<'a> Python<'a> {
         if all[0] < MIN_PLACED {
             return None;
         }
-        let share = |counts: [usize; 2], of: usize| counts[of] as f64 / all[of] as f64;
+        let share = |counts: [usize; 2]| counts[0] as f64 / all[0] as f64;
         // What is on the stack as often at other times calls this and more.
-        let calls_all =
-            |counts| within.is_some() && share(counts, 0) < OFTENER_INSIDE * share(counts, 1);
+        let outside = all[1] - all[0];
+        let calls_all = |counts: [usize; 2]| {
+            let elsewhere = (counts[1] - counts[0]) as f64 / outside.max(1) as f64;
+            outside >= MIN_PLACED && share(counts) < OFTENER_INSIDE * elsewhere
+        };
         // Who calls another one is seen at least as often.
         counts
             .into_iter()
-            .filter(|(_, counts)| share(*counts, 0) >= least && !calls_all(*counts))
+            .filter(|(_, counts)| share(*counts) >= least && !calls_all(*counts))
             .min_by_key(|(function, counts)| (counts[0], *function))
             .and_then(|(function, counts)| {
                 Some(Place {
                     function: python.functions.get(&function)?,
-                    share: share(counts, 0),
+                    share: share(counts),
                 })
             })
     }

@@ -1,9 +1,6 @@
 //! Waits that nobody of the job ended: told by what was waited for.
 
-use trainprof_common::{
-    op::Class,
-    thread::{NR_URING_WORKER, WakerKind},
-};
+use trainprof_common::{arch, op::Class, thread::WakerKind};
 
 use super::{Detail, Scene};
 use crate::{
@@ -42,13 +39,11 @@ impl Scene<'_> {
             ..Detail::default()
         };
         let producer = self.cast.makes_batches(tid);
-        let uring = wait_kind(&id) == WaitKind::Uring;
+        // Of several files at once: of who hardly writes any, those that it reads.
         let activity = session.thread(tid).map(|thread| thread.activity);
-        let writes = activity.is_some_and(|activity| {
-            activity.writes_state() && activity.file_write_bytes > activity.file_read_bytes
-        });
-        if uring && object.fileset == 0 && nr != NR_URING_WORKER {
-            // Of several files at once: those that it reads.
+        let writes = activity.is_some_and(|activity| activity.writes_state());
+        let ring = arch::syscall_name(nr) == Some("io_uring_enter");
+        if ring && object.fileset == 0 && !writes {
             detail.fileset = self.files.main_of_thread(tid);
         }
         let kind = match wait_kind(&id) {
@@ -56,7 +51,7 @@ impl Scene<'_> {
             WaitKind::File | WaitKind::Uring if call(nr) == Call::Write && !producer => {
                 Kind::Checkpoint
             }
-            WaitKind::Uring if writes && !producer => Kind::Checkpoint,
+            WaitKind::Uring if ring && writes && !producer => Kind::Checkpoint,
             WaitKind::File
                 if call(nr) == Call::Meta && !producer && self.files.are_state(object.fileset) =>
             {

@@ -7,15 +7,18 @@ use trainprof_common::arch;
 use crate::{
     analysis::{cast::Cast, facts::Facts},
     record::fact::SampleFact,
-    session::{passing::Places, roles::leading_thread},
+    session::{
+        Thread, WaitId,
+        kind::{WaitKind, wait_kind},
+        passing::Places,
+        roles::leading_thread,
+    },
 };
 
 /// A clock sample stands for no more than this (ns) before and after it.
 const REACH_NS: u64 = 50_000_000;
 /// Where so much (0–1) of the calls by which a thread gives the CPU up are made while it looks, all of them are.
 const MOST: f64 = 0.8;
-/// A rank that runs for so much (0–1) of the time may be what the others look for.
-const BUSY: f64 = 0.5;
 /// A rank that looks for less than this part (0–1) of what another one does is late.
 const LATE: f64 = 0.6;
 
@@ -42,15 +45,11 @@ impl Passing {
                 out.stretches
                     .insert(tid, stretches(facts.samples(tid), &places));
             }
-            // Other threads may look for messages whatever the rank does; and who sleeps is waited for otherwise.
+            // Other threads may look for messages whatever the rank does.
             if let Some(thread) = leading_thread(facts.session, pid) {
                 let looked = out.of(thread.key.tid).iter();
                 let looked: u64 = looked.map(|(from, to)| to - from).sum();
-                let busy =
-                    thread.run_ns as f64 >= BUSY * thread.present_ns(facts.session.until) as f64;
-                if busy || pid == cast.trainer {
-                    by_rank.insert(pid, looked);
-                }
+                by_rank.insert(pid, looked + sleeps(thread));
             }
         }
         out.late = late(&by_rank, cast.trainer);
@@ -68,6 +67,18 @@ impl Passing {
     }
 }
 
+/// For how long a thread waited for anything but files: it may be others' messages.
+fn sleeps(thread: &Thread) -> u64 {
+    let at_work = |id: &WaitId| {
+        matches!(
+            wait_kind(id),
+            WaitKind::File | WaitKind::Fault | WaitKind::Uring | WaitKind::None
+        )
+    };
+    let waits = thread.waits.iter().filter(|(id, _)| !at_work(id));
+    waits.map(|(_, total)| total.wait_ns).sum()
+}
+
 /// The rank that looks for messages least, if much less than this one.
 fn late(by_rank: &BTreeMap<u32, u64>, trainer: u32) -> u32 {
     let own = by_rank.get(&trainer).copied().unwrap_or(0);
@@ -81,20 +92,21 @@ fn late(by_rank: &BTreeMap<u32, u64>, trainer: u32) -> u32 {
 /// What a thread's samples in such places stand for; of calls that give the CPU up, those next to them, and of the C library's functions,
 /// those between them.
 fn stretches(samples: &[SampleFact], places: &Places) -> Vec<(u64, u64)> {
-    let yields = |at: usize| arch::syscall_name(samples[at].nr) == Some("sched_yield");
+    let yield_nr = (0..i16::MAX).find(|nr| arch::syscall_name(*nr) == Some("sched_yield"));
+    let yields = |at: usize| Some(samples[at].nr) == yield_nr;
     let serves = |at: usize| places.c_library.contains(&samples[at].place);
     let mut inside: Vec<bool> = samples
         .iter()
         .map(|sample| places.passing.contains(&sample.place))
         .collect();
-    // In a short stretch all samples may have met such calls.
     let far = |a: usize, b: usize| samples[b].at.0.saturating_sub(samples[a].at.0) > 2 * REACH_NS;
-    let mut nearest = spread(&mut inside, yields, serves, far);
+    spread(&mut inside, yields, serves, far);
+    // In a short stretch all samples may have met such calls.
     let yielding = || (0..samples.len()).filter(|at| yields(*at));
     if yielding().filter(|at| inside[*at]).count() as f64 >= MOST * yielding().count() as f64 {
         yielding().for_each(|at| inside[at] = true);
-        nearest = spread(&mut inside, yields, serves, far);
     }
+    let nearest = spread(&mut inside, yields, serves, far);
     for at in (0..samples.len()).filter(|at| serves(*at)) {
         inside[at] = nearest[at] == [true; 2];
     }
@@ -206,6 +218,15 @@ mod tests {
         all[1].place = 1;
         all[1].nr = USER;
         assert_eq!(stretches(&all, &places), [(30 * MS, 150 * MS)]);
+        // What comes long after, with nothing between, is something else.
+        let all = [
+            sample(0, 7, USER),
+            sample(1_000, 2, yields),
+            sample(1_020, 1, USER),
+            sample(1_040, 2, yields),
+        ];
+        assert_eq!(stretches(&all, &places), [(0, 50 * MS)]);
+        assert_eq!(stretches(&[], &places), []);
     }
 
     #[test]

@@ -229,7 +229,7 @@ fn is_kept(session: &Session, doer: Option<u32>) -> bool {
 const KEEPERS: [(&str, &str); 3] = [
     (
         "jemalloc",
-        "reuse buffers, or let jemalloc, which this process uses, keep freed memory: MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1 (or some minutes, in place of -1)",
+        "reuse buffers, or let jemalloc, which this process uses, keep freed memory: MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1",
     ),
     (
         "tcmalloc",

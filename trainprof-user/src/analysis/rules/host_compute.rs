@@ -23,8 +23,10 @@ pub(super) fn rule(look: &Look) -> Answer {
             let places = look.in_python(&[look.trainer.cast.trainer], within);
             let most = look.mostly_in_python(&places, &[look.trainer.cast.trainer], within);
             let most = most.as_ref().or(places.first()).map_or_else(String::new, |place| {
-                let alone = places.iter().any(|other| other.function == place.function);
-                let called = if alone { "" } else { " and what it calls" };
+                let called = match places.contains(place) {
+                    true => "",
+                    false => " and what it calls",
+                };
                 format!(", {} of it in {}{called}", percent(place.share), place.name())
             });
             if !places.is_empty() {

@@ -5,7 +5,7 @@ use trainprof_common::op::{Class, Op};
 use super::{
     python::alone,
     stories::{TRAINER, close, share, sums_up, trainer},
-    tale::{By, On, READ, SLEEP, Tale, WRITE},
+    tale::{By, On, READ, SLEEP, Tale, WRITE, at},
 };
 use crate::{
     analysis::{Kind, analyse},
@@ -15,6 +15,7 @@ use crate::{
 
 const MSYNC: i16 = 26;
 const YIELD: i16 = 24;
+const SENDFILE: i16 = 40;
 
 #[test]
 fn a_rank_that_looks_for_another_ones_message_waits_for_it() {
@@ -113,15 +114,17 @@ fn looks(child: impl Fn(&mut Tale, f64)) -> Tale {
 #[test]
 fn files_that_a_child_fetches_are_what_a_trainer_that_looks_for_them_waits_for() {
     const STAGER: u32 = 201;
-    let fetches = looks(|tale, now| {
-        tale.ops(STAGER, now, Op::Read, Class::File, 5, 10, 1 << 20, 90.0);
-        for n in 0..10 {
-            let from = now + f64::from(n) * 10.0;
-            tale.wait(STAGER, from, from + 9.0, READ, On::File(5), By::Interrupt);
-        }
-    });
-    let told = trainer(&fetches, 8_000.0);
-    close(share(&told, Kind::StorageIo), 0.54, "storage");
+    for call in [READ, SENDFILE] {
+        let fetches = looks(|tale, now| {
+            tale.ops(STAGER, now, Op::Read, Class::File, 5, 10, 1 << 20, 90.0);
+            for n in 0..10 {
+                let from = now + f64::from(n) * 10.0;
+                tale.wait(STAGER, from, from + 9.0, call, On::File(5), By::Interrupt);
+            }
+        });
+        let told = trainer(&fetches, 8_000.0);
+        close(share(&told, Kind::StorageIo), 0.54, "storage");
+    }
     // One that writes is none that brings anything.
     let writes = looks(|tale, now| {
         tale.ops(STAGER, now, Op::Read, Class::File, 5, 10, 1 << 20, 90.0);
@@ -157,7 +160,7 @@ fn batches_that_come_several_at_a_time_are_each_a_step() {
         for step in 0..80 {
             let now = f64::from(step) * 100.0;
             for batch in [0.0, 20.0] {
-                tale.backward_from(TRAINER, now + batch + 10.0, path);
+                tale.backward_from(TRAINER, now + batch + 10.0, if step < 2 { 0 } else { path });
                 if each || batch > 0.0 {
                     tale.updated(TRAINER, now + batch + 18.0);
                 }
@@ -168,7 +171,7 @@ fn batches_that_come_several_at_a_time_are_each_a_step() {
     };
     assert!(told(true, 1).abs_diff(160) <= 2, "{}", told(true, 1));
     assert!(told(false, 1).abs_diff(80) <= 2, "{}", told(false, 1));
-    // They may be of two losses.
+    // Nothing is known of what called for them: they may be of two losses.
     assert!(told(true, 0).abs_diff(80) <= 2, "{}", told(true, 0));
 }
 
@@ -196,4 +199,15 @@ fn what_most_is_done_for_is_named_where_no_single_function_has_most() {
     assert_eq!(name(0.55), Some(("search".to_owned(), 60.0)));
     assert_eq!(name(0.35), Some(("rollout".to_owned(), 40.0)));
     assert_eq!(name(0.7), None);
+    // While that or always: who is on as large a part of the stacks at other times calls this and more.
+    let within = |from: f64, to: f64| {
+        let spans: Vec<_> = (0..80)
+            .map(|step| f64::from(step) * 100.0)
+            .map(|now| (at(now + from), at(now + to)))
+            .collect();
+        let place = python.around(&[TRAINER], Some(&spans), 0.5);
+        place.map(|place| place.function.name.clone())
+    };
+    assert_eq!(within(0.0, 60.0).as_deref(), Some("rollout"));
+    assert_eq!(within(40.0, 80.0).as_deref(), Some("log"));
 }
