@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use trainprof_common::arch;
 
 use crate::{
-    analysis::{cast::Cast, facts::Facts},
+    analysis::{
+        cast::Cast,
+        facts::{Facts, is_on_purpose},
+    },
     record::fact::SampleFact,
     session::{
         Thread, WaitId,
@@ -49,7 +52,11 @@ impl Passing {
             if let Some(thread) = leading_thread(facts.session, pid) {
                 let looked = out.of(thread.key.tid).iter();
                 let looked: u64 = looked.map(|(from, to)| to - from).sum();
-                by_rank.insert(pid, looked + sleeps(thread));
+                let of_ranks = |tid: u32| {
+                    let pid = facts.pid(tid);
+                    pid.is_none_or(|pid| pid == cast.trainer || cast.ranks.contains(&pid))
+                };
+                by_rank.insert(pid, looked + sleeps(thread, of_ranks));
             }
         }
         out.late = late(&by_rank, cast.trainer);
@@ -67,13 +74,14 @@ impl Passing {
     }
 }
 
-/// For how long a thread waited for anything but files: it may be others' messages.
-fn sleeps(thread: &Thread) -> u64 {
+/// For how long a thread waited for anything but files and processes of the job that are no ranks, as its workers: it may be others'
+/// messages.
+fn sleeps(thread: &Thread, of_ranks: impl Fn(u32) -> bool) -> u64 {
     let at_work = |id: &WaitId| {
         matches!(
             wait_kind(id),
             WaitKind::File | WaitKind::Fault | WaitKind::Uring | WaitKind::None
-        )
+        ) || is_on_purpose(id.waker.kind) && !of_ranks(id.waker.tid)
     };
     let waits = thread.waits.iter().filter(|(id, _)| !at_work(id));
     waits.map(|(_, total)| total.wait_ns).sum()

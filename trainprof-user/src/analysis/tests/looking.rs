@@ -5,10 +5,10 @@ use trainprof_common::op::{Class, Op};
 use super::{
     python::alone,
     stories::{TRAINER, close, share, sums_up, trainer},
-    tale::{By, On, READ, SLEEP, Tale, WRITE, at},
+    tale::{By, On, POLL, READ, SLEEP, Tale, WRITE, at},
 };
 use crate::{
-    analysis::{Kind, analyse},
+    analysis::{Analysis, Kind, analyse},
     record::fact::PlaceClass,
     session::roles::{Role, roles},
 };
@@ -21,7 +21,8 @@ const SENDFILE: i16 = 40;
 fn a_rank_that_looks_for_another_ones_message_waits_for_it() {
     const LAUNCHER: u32 = 90;
     const LATE: u32 = 101;
-    let told = |library: &str| {
+    const WORKER: u32 = 301;
+    let told = |library: &str, loads: bool| {
         let mut tale = Tale::default();
         tale.process(LAUNCHER, 1);
         tale.wait(LAUNCHER, 0.0, 8_000.0, SLEEP, On::Nothing, By::Interrupt);
@@ -42,27 +43,38 @@ fn a_rank_that_looks_for_another_ones_message_waits_for_it() {
             };
             tale.sample(LATE, when, 1);
         }
+        if loads {
+            // It waits for a worker of its own in place of going on.
+            tale.process(WORKER, LATE);
+            for step in 0..80 {
+                let now = f64::from(step) * 100.0;
+                let by = By::Thread(WORKER);
+                tale.wait(LATE, now + 40.0, now + 99.0, POLL, On::Pipe(7), by);
+            }
+        }
         tale.session(8_000.0)
     };
-    let session = told("libmpi.so.12");
+    let rank = |analysis: &Analysis| {
+        let mut shares = analysis.trainer.iter().flat_map(|trainer| &trainer.shares);
+        let late = shares.find(|share| share.kind == Kind::Communication);
+        late.map(|share| share.detail.rank)
+    };
+    assert_eq!(rank(&analyse(&told("libmpi.so.12", true))), Some(LATE));
+    let session = told("libmpi.so.12", false);
     let analysis = analyse(&session);
+    assert_eq!(rank(&analysis), Some(LATE));
     let told_of = analysis.trainer.as_ref().expect("a trainer");
     assert_eq!(told_of.cast.trainer, TRAINER);
     close(share(told_of, Kind::Communication), 0.6, "communication");
     close(share(told_of, Kind::Compute), 0.4, "compute");
     sums_up(told_of);
-    let late = told_of
-        .shares
-        .iter()
-        .find(|share| share.kind == Kind::Communication);
-    assert_eq!(late.map(|share| share.detail.rank), Some(LATE));
     close(
         share(&analysis.others[0], Kind::Communication),
         0.0,
         "of the late one",
     );
     // A library that computes is no sign of another rank.
-    let session = told("libcompute.so");
+    let session = told("libcompute.so", false);
     let trainers = roles(&session).into_values();
     assert_eq!(trainers.filter(|role| *role == Role::Trainer).count(), 1);
 }
