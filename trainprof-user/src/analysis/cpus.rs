@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{facts::Facts, spinning::spinning};
+use super::{facts::Facts, groups::held, spinning::spinning};
 use crate::{env::host::cpu_list, session::Session};
 
 /// CPU time beside what was walked may make a job seem to use a little more than it may.
 const MORE_THAN_ALLOWED: f64 = 1.05;
+/// Part of the job's CPU time: who uses less does not matter.
+const LITTLE: f64 = 0.05;
 
 /// CPU time of these threads of the job in what can be walked, ns.
 pub fn cpu_ns(facts: &Facts, of: impl Fn(u32) -> bool) -> f64 {
@@ -29,26 +31,64 @@ pub fn spun_ns(facts: &Facts, without: &BTreeSet<u32>) -> f64 {
         .sum()
 }
 
-/// CPUs that the job may use: those of the host, or fewer by affinity, cpuset or quota.
-pub fn cpus(session: &Session, pinned: Option<f64>) -> f64 {
-    let host = host_cpus(session);
-    let cpusets = session.processes.values().filter_map(|process| {
-        let facts = process.seen.facts.as_ref()?;
-        facts.cgroup.as_ref()?.cpuset.as_deref()
-    });
-    let cpusets: BTreeSet<&str> = cpusets.collect();
-    let cpusets = cpusets
+/// CPUs that the job may use: those of the host, or fewer by affinity, cpuset or quota. What holds a part of the job alone leaves the
+/// others theirs.
+pub fn cpus(facts: &Facts, pinned: Option<f64>) -> f64 {
+    let session = facts.session;
+    let used = cpu_by_process(facts);
+    let little = used.values().sum::<f64>() * LITTLE;
+    let mut cpusets = BTreeMap::<&str, f64>::new();
+    for (pid, process) in &session.processes {
+        let cgroup = process.seen.facts.as_ref().and_then(|f| f.cgroup.as_ref());
+        if let Some(list) = cgroup.and_then(|cgroup| cgroup.cpuset.as_deref()) {
+            *cpusets.entry(list).or_default() += used.get(pid).copied().unwrap_or(0.0);
+        }
+    }
+    let by_cpuset: BTreeSet<u32> = cpusets
         .into_iter()
-        .filter_map(cpu_list)
-        .map(|cpus| cpus.len() as f64)
-        .fold(pinned.unwrap_or(host), f64::min);
-    session
+        .filter(|(_, used)| *used >= little)
+        .filter_map(|(list, _)| cpu_list(list))
+        .flatten()
+        .collect();
+    let quotas = session
         .host
         .quotas
-        .values()
-        .filter_map(|series| series.last())
-        .map(|quota| quota.quota_us as f64 / quota.period_us.max(1) as f64)
-        .fold(cpusets, f64::min)
+        .iter()
+        .filter(|(group, _)| {
+            let inside = share_of_cpu(facts, &held(session, group));
+            inside >= 1.0 - LITTLE
+        })
+        .filter_map(|(_, series)| series.last())
+        .map(|quota| quota.quota_us as f64 / quota.period_us.max(1) as f64);
+    let by_cpuset = (!by_cpuset.is_empty()).then_some(by_cpuset.len() as f64);
+    let host = host_cpus(session);
+    by_cpuset
+        .into_iter()
+        .chain(quotas)
+        .fold(pinned.unwrap_or(host), f64::min)
+}
+
+/// Part (0–1) of the job's CPU time in what can be walked that these processes used.
+pub fn share_of_cpu(facts: &Facts, of: &BTreeSet<u32>) -> f64 {
+    let used = cpu_by_process(facts);
+    let inside: f64 = used
+        .iter()
+        .filter(|(pid, _)| of.contains(pid))
+        .map(|(_, ns)| ns)
+        .sum();
+    let all: f64 = used.values().sum();
+    if all > 0.0 { inside / all } else { 1.0 }
+}
+
+/// CPU time of each process of the job in what can be walked, ns.
+fn cpu_by_process(facts: &Facts) -> BTreeMap<u32, f64> {
+    let mut out = BTreeMap::new();
+    for (tid, residual) in facts.residuals() {
+        if let Some(pid) = facts.pid(tid) {
+            *out.entry(pid).or_default() += residual.run_ns as f64;
+        }
+    }
+    out
 }
 
 /// CPUs that the job's processes may use together, when that is fewer than the host has. It is known of their first

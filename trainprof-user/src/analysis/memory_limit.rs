@@ -1,8 +1,9 @@
 //! What is left until memory runs out, and for how long that lasts.
 
-use std::path::Path;
-
-use super::memory::{Grower, growth_bytes_per_s};
+use super::{
+    groups::counts_in,
+    memory::{Grower, growth_bytes_per_s},
+};
 use crate::session::Session;
 
 /// A limit, and what is left until it.
@@ -29,7 +30,7 @@ pub fn nearest(session: &Session, growers: &[Grower]) -> Option<Limit> {
         let room_bytes = last.limit_bytes?.saturating_sub(used) as f64;
         let inside: Vec<Grower> = growers
             .iter()
-            .filter(|grower| counts_in(session, grower.pid, path))
+            .filter(|grower| counts_in(session, grower.pid, "memory", path))
             .copied()
             .collect();
         Some(limit(Some(path), room_bytes, &inside))
@@ -51,13 +52,4 @@ fn limit(cgroup: Option<&String>, room_bytes: f64, growers: &[Grower]) -> Limit 
         room_bytes,
         seconds: (growth > 0.0).then(|| room_bytes / growth),
     }
-}
-
-/// Whether a process's memory counts in a group: it was in it, or in one below it, when it was first seen. So it does where
-/// that is not known.
-fn counts_in(session: &Session, pid: u32, group: &str) -> bool {
-    let process = session.processes.get(&pid);
-    let facts = process.and_then(|process| process.seen.facts.as_ref()?.cgroup.as_ref());
-    let own = facts.and_then(|facts| facts.path_of("memory"));
-    own.is_none_or(|own| Path::new(own).starts_with(group))
 }

@@ -26,6 +26,7 @@ pub mod files;
 pub mod gpu;
 mod gpu_memory;
 pub mod gpu_use;
+mod groups;
 pub mod helpers;
 mod hidden;
 pub mod idle;
@@ -92,7 +93,7 @@ use self::{
     gpu_use::GpuUse,
     locks::{Lock, LockId, locks},
     spans::union,
-    throttle::Throttled,
+    throttle::{Quota, Throttled},
     walk::Walker,
 };
 use crate::session::Session;
@@ -110,7 +111,8 @@ pub struct Analysis {
     /// The other trainers.
     pub others: Vec<Trainer>,
     pub file_times: BTreeMap<u32, FileTime>,
-    pub throttled: Option<(String, f64, f64)>,
+    /// The quota that was hit most.
+    pub throttled: Option<Quota>,
     pub locks: BTreeMap<LockId, Lock>,
     pub verdict: Option<Verdict>,
     pub findings: Vec<Finding>,
@@ -160,7 +162,7 @@ fn steps_of_all(facts: &Facts, cast: &Cast) -> Option<Steps> {
     let (locks, files, throttled) = (locks(facts), FileKinds::new(facts), Throttled::new(facts));
     let gpu = GpuTime::new(facts, cast);
     let pinned = allowed_cpus(facts);
-    let cpus = (host_cpus(facts.session), cpus(facts.session, pinned));
+    let cpus = (host_cpus(facts.session), cpus(facts, pinned));
     let scene = Scene::new(facts, cast, &locks, &files, &throttled, &gpu, cpus);
     steps::by_passes(facts, cast, &scene, None)
 }
@@ -193,9 +195,7 @@ fn analyse_facts(facts: &Facts, found: Option<Found>) -> Analysis {
         steps_of_all: None,
         others: trainers,
         file_times: files.times().clone(),
-        throttled: throttled
-            .cgroup
-            .map(|(cgroup, cpus)| (cgroup, cpus, throttled.periods)),
+        throttled: throttled.most,
         locks,
         verdict: None,
         findings: Vec::new(),
@@ -218,7 +218,7 @@ fn trainer(
 ) -> Trainer {
     let gpu = GpuTime::new(facts, &cast);
     let pinned = allowed_cpus(facts);
-    let (may_use, host) = (cpus(facts.session, pinned), host_cpus(facts.session));
+    let (may_use, host) = (cpus(facts, pinned), host_cpus(facts.session));
     let scene = Scene::new(facts, &cast, locks, files, throttled, &gpu, (host, may_use));
     // First with what is known of a batch's length beforehand, then with the steps that this shows.
     let mut walked = Walker::new(facts, &cast, locks, guess_batch(facts, &cast)).explain();

@@ -3,10 +3,11 @@
 //! A thread that waits for a CPU looks the same whether a quota or a neighbour keeps it from it. Told apart are they by how long it
 //! waits at a time, by who has the CPU meanwhile, and by the kernel's own account of how long the group was throttled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     facts::Facts,
+    groups::held,
     spans::{overlap, union},
     timeline::Item,
 };
@@ -39,56 +40,91 @@ struct Stretch {
 
 /// Stretches between readings of a quota in which it was hit.
 pub struct Throttled {
-    stretches: Vec<Stretch>,
+    /// By the quotas that hold a process, as they are numbered.
+    stretches: BTreeMap<Vec<usize>, Vec<Stretch>>,
+    /// Processes that a quota holds which was hit, each with those quotas.
+    held: BTreeMap<u32, Vec<usize>>,
     /// By thread and stretch: what part (0–1) of its long pieces was throttling, by who had the CPU.
     parts: BTreeMap<(u32, usize), [f64; 3]>,
-    /// Share (0–1) of the periods of the watch that were throttled, of the cgroup where that was most.
+    /// The quota that was hit most.
+    pub most: Option<Quota>,
+}
+
+/// A quota that was hit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quota {
+    pub cgroup: String,
+    /// In CPUs.
+    pub cpus: f64,
+    /// Share (0–1) of the periods of the watch that were throttled.
     pub periods: f64,
-    /// That cgroup, and its quota in CPUs.
-    pub cgroup: Option<(String, f64)>,
+    /// What it holds of the job.
+    pub held: BTreeSet<u32>,
 }
 
 impl Throttled {
     pub fn new(facts: &Facts) -> Self {
         let mut out = Self {
-            stretches: Vec::new(),
+            stretches: BTreeMap::new(),
+            held: BTreeMap::new(),
             parts: BTreeMap::new(),
-            periods: 0.0,
-            cgroup: None,
+            most: None,
         };
-        let mut hit = Vec::new();
+        let mut hits = Vec::new();
         for (cgroup, series) in &facts.session.host.quotas {
             let (Some(first), Some(last)) = (series.first(), series.last()) else {
                 continue;
             };
-            let whole = share_of_periods(first, last);
-            if whole > out.periods {
-                out.periods = whole;
-                let cpus = last.quota_us as f64 / last.period_us.max(1) as f64;
-                out.cgroup = Some((cgroup.clone(), cpus));
+            let hit: Vec<_> = series
+                .windows(2)
+                .filter(|pair| share_of_periods(&pair[0], &pair[1]) >= MIN_PERIODS)
+                .map(|pair| {
+                    let ns = pair[1].throttled_ns.saturating_sub(pair[0].throttled_ns);
+                    (pair[0].at.0, pair[1].at.0, ns)
+                })
+                .collect();
+            let periods = share_of_periods(first, last);
+            if hit.is_empty() && periods == 0.0 {
+                continue;
             }
-            hit.extend(
-                series
-                    .windows(2)
-                    .filter(|pair| share_of_periods(&pair[0], &pair[1]) >= MIN_PERIODS)
-                    .map(|pair| {
-                        let ns = pair[1].throttled_ns.saturating_sub(pair[0].throttled_ns);
-                        (pair[0].at.0, pair[1].at.0, ns)
-                    }),
-            );
+            let held = held(facts.session, cgroup);
+            for pid in &held {
+                out.held.entry(*pid).or_default().push(hits.len());
+            }
+            hits.push(hit);
+            if periods > out.most.as_ref().map_or(0.0, |most| most.periods) {
+                out.most = Some(Quota {
+                    cgroup: cgroup.clone(),
+                    cpus: last.quota_us as f64 / last.period_us.max(1) as f64,
+                    periods,
+                    held,
+                });
+            }
         }
-        out.stretches = stretches(&hit);
-        if !out.stretches.is_empty() {
-            for (tid, items) in facts.waiting_threads() {
-                out.account(facts, tid, items);
+        for quotas in out.held.values() {
+            if !out.stretches.contains_key(quotas) {
+                let hit: Vec<_> = quotas.iter().flat_map(|at| &hits[*at]).copied().collect();
+                out.stretches.insert(quotas.clone(), stretches(&hit));
             }
+        }
+        for (tid, items) in facts.waiting_threads() {
+            out.account(facts, tid, items);
         }
         out
     }
 
+    /// Stretches in which a quota was hit that holds this thread.
+    fn of(&self, facts: &Facts, tid: u32) -> &[Stretch] {
+        facts
+            .pid(tid)
+            .and_then(|pid| self.stretches.get(self.held.get(&pid)?))
+            .map_or(&[], Vec::as_slice)
+    }
+
     /// A thread is not throttled for longer than its group: what is left goes to whoever had the CPU.
     fn account(&mut self, facts: &Facts, tid: u32, items: &[Item]) {
-        for (number, stretch) in self.stretches.iter().enumerate() {
+        let mut told = Vec::new();
+        for (number, stretch) in self.of(facts, tid).iter().enumerate() {
             let Some(left) = stretch.throttled_ns else {
                 continue;
             };
@@ -107,22 +143,24 @@ impl Throttled {
                 left -= given;
                 if wanted > 0.0 { given / wanted } else { 1.0 }
             });
-            self.parts.insert((tid, number), parts);
+            told.push(((tid, number), parts));
         }
+        self.parts.extend(told);
     }
 
     /// Share (0–1) of pieces of being runnable of a thread that were throttling. `by`: the thread that had the CPU, 0 where none
     /// was seen.
     pub fn share(&self, facts: &Facts, tid: u32, by: u32, pieces: &[(u64, u64)]) -> f64 {
         let by = who(facts, by);
+        let all_stretches = self.of(facts, tid);
         let (mut all, mut hit) = (0, 0.0);
         for (from, to) in pieces {
             all += to - from;
             if to - from < least(by) {
                 continue;
             }
-            let first = self.stretches.partition_point(|s| s.to <= *from);
-            let stretches = self.stretches.iter().enumerate().skip(first);
+            let first = all_stretches.partition_point(|s| s.to <= *from);
+            let stretches = all_stretches.iter().enumerate().skip(first);
             for (number, stretch) in stretches.take_while(|(_, s)| s.from < *to) {
                 let inside = overlap(&[(stretch.from, stretch.to)], *from, *to);
                 let parts = self.parts.get(&(tid, number));

@@ -42,13 +42,15 @@ pub(super) fn rule(look: &Look) -> Answer {
     if waits < WAITS || busy < BUSY || locked > 0.3 || !room || wanted <= parallel + 0.2 {
         return Answer::Clear;
     }
-    // A local disk that the workers wait for is not made faster by asking it more at a time.
-    let waits_for_disk = look
-        .parts(Kind::StorageIo)
-        .filter(|share| share.in_stall && share.detail.outsider == 0)
-        .map(|share| share.ns)
-        .sum::<f64>();
-    if waits_for_disk * 2.0 > trainer.stalled {
+    // A local disk that the workers wait for is not made faster by asking it more at a time, nor a quota that they use up larger by more
+    // of them.
+    let waits_for = |kind| -> f64 {
+        look.parts(kind)
+            .filter(|share| share.in_stall && share.detail.outsider == 0)
+            .map(|share| share.ns)
+            .sum()
+    };
+    if (waits_for(Kind::StorageIo) + waits_for(Kind::CpuThrottled)) * 2.0 > trainer.stalled {
         return Answer::Clear;
     }
     let one = parallel.round() <= 1.0;

@@ -8,7 +8,7 @@ use trainprof_common::{
 };
 
 use crate::{
-    env::process::ProcessFacts,
+    env::{cgroup::CgroupFacts, process::ProcessFacts},
     record::{
         Record,
         fact::{
@@ -101,15 +101,29 @@ impl Tale {
 
     /// The program that a process runs.
     pub fn program(&mut self, pid: u32, exe: &str) -> &mut Self {
-        let facts = serde_json::json!({
-            "pid": pid, "start_time_ticks": 1, "ppid": 1, "uid": 0, "comm": "c", "command": [exe], "exe": exe, "cwd": null,
-            "started_unix": null, "threads": 1, "nspid": null, "cgroup": null
-        });
-        let facts: ProcessFacts = serde_json::from_value(facts).expect("facts of a process");
-        for process in self.processes.iter_mut().filter(|seen| seen.pid == pid) {
-            process.facts = Some(facts.clone());
-        }
+        let facts = self.facts(pid);
+        (facts.exe, facts.command) = (Some(exe.into()), vec![exe.to_owned()]);
         self
+    }
+
+    /// The control group that a process is in, of version 2.
+    pub fn cgroup(&mut self, pid: u32, path: &str) -> &mut Self {
+        self.facts(pid).cgroup = Some(CgroupFacts {
+            path_v2: Some(path.to_owned()),
+            ..CgroupFacts::default()
+        });
+        self
+    }
+
+    fn facts(&mut self, pid: u32) -> &mut ProcessFacts {
+        let process = self.processes.iter_mut().find(|seen| seen.pid == pid);
+        process.expect("a process").facts.get_or_insert_with(|| {
+            let facts = serde_json::json!({
+                "pid": pid, "start_time_ticks": 1, "ppid": 1, "uid": 0, "comm": "c", "command": [], "exe": null,
+                "cwd": null, "started_unix": null, "threads": 1, "nspid": null, "cgroup": null
+            });
+            serde_json::from_value(facts).expect("facts of a process")
+        })
     }
 
     /// A process executes a program of this name, of which nothing else is known: it is gone before it could be looked at.

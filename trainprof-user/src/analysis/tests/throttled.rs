@@ -1,11 +1,11 @@
 //! A quota and a neighbour at once: who keeps a thread from the CPU is told apart.
 
 use super::{
-    stories::{TRAINER, close, share},
+    stories::{TRAINER, close, feeds, job, share, stall},
     tale::{Tale, at},
 };
 use crate::{
-    analysis::{Kind, analyse},
+    analysis::{Analysis, Kind, analyse},
     record::{Record, fact::QuotaSample},
     session::Session,
     time::KtimeNs,
@@ -85,4 +85,85 @@ fn a_quota_while_others_have_the_cpu_is_a_quota() {
     let analysis = analyse(&session);
     let trainer = analysis.trainer.as_ref().expect("a trainer");
     close(share(trainer, Kind::CpuThrottled), 0.6, "throttled");
+}
+
+/// A worker is stopped for 60 of each 100 ms by a quota, before the trainer gets its batch; later the trainer finds no CPU for 9. These
+/// processes are in the group that has the quota, the other in none.
+fn in_a_group(held: &[u32]) -> Analysis {
+    let mut tale = job(1);
+    for n in 0..80 {
+        let from = f64::from(n) * 100.0;
+        tale.preempted(201, from, from + 60.0, 0);
+        feeds(&mut tale, 201, from, from + 70.0);
+        stall(&mut tale, from, from + 70.0, 201);
+        tale.preempted(TRAINER, from + 90.0, from + 99.0, 0);
+    }
+    for pid in [TRAINER, 201] {
+        let group = if held.contains(&pid) {
+            "/limited/job"
+        } else {
+            "/"
+        };
+        tale.cgroup(pid, group);
+    }
+    let mut session = tale.session(8000.0);
+    for second in 0..=8_u64 {
+        session.apply(&Record::Quota(QuotaSample {
+            at: KtimeNs(at(second as f64 * 1e3)),
+            cgroup: "/limited".to_owned(),
+            quota_us: 40_000,
+            period_us: 100_000,
+            periods: 10 * second,
+            throttled_periods: 10 * second,
+            throttled_ns: 700_000_000 * second,
+        }));
+    }
+    analyse(&session)
+}
+
+#[test]
+fn a_quota_of_a_part_of_the_job_stops_that_part_alone() {
+    let analysis = in_a_group(&[201]);
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    close(share(trainer, Kind::CpuThrottled), 0.6, "the worker's");
+    close(
+        trainer.terms.cpus,
+        trainer.terms.host_cpus,
+        "CPUs that the trainer may use",
+    );
+    let finding = analysis.findings.iter().find(|f| f.kind == "cpu-throttled");
+    let finding = finding.expect("a finding");
+    assert!(
+        finding
+            .summary
+            .contains("/limited, which holds process 201 of the job alone, may use 0.40 CPUs"),
+        "{}",
+        finding.summary
+    );
+    // It and its feeder run for 40 and 30 of the 100 ms, all in the 40 in which it is not stopped.
+    let wanted = finding.evidence["wanted_cpus"].as_f64().expect("CPUs");
+    close(wanted, 1.75, "wanted");
+    let more = analysis
+        .findings
+        .iter()
+        .any(|f| f.kind == "too-few-workers");
+    assert!(!more, "more workers share what the quota leaves them");
+}
+
+#[test]
+fn a_quota_that_holds_all_of_the_job_stops_all_of_it() {
+    // Who went into a group later is in another one by what is known.
+    for held in [&[TRAINER, 201][..], &[]] {
+        let analysis = in_a_group(held);
+        let trainer = analysis.trainer.as_ref().expect("a trainer");
+        close(share(trainer, Kind::CpuThrottled), 0.69, "both");
+        close(trainer.terms.cpus, 0.4, "CPUs that the job may use");
+        let finding = analysis.findings.iter().find(|f| f.kind == "cpu-throttled");
+        let finding = finding.expect("a finding");
+        assert!(
+            finding.summary.contains("/limited may use"),
+            "{}",
+            finding.summary
+        );
+    }
 }
