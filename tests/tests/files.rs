@@ -284,6 +284,64 @@ fn direct_reads_count_and_take_as_long_as_they_took() {
     checks.done();
 }
 
+/// So many calls that their beginnings are hidden, and more descriptors at a time than a thread's cache holds, or closed by another thread.
+#[test]
+fn files_that_are_held_count_as_closed() {
+    let name = "files_that_are_held_count_as_closed";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    let folder = data.files("held", 64, "jpg", |i| 100 + i);
+    for who in [&[][..], &["-t"]] {
+        let mut args = os(&[&folder, &"3000"]);
+        args.extend(os(&who.iter().map(|arg| arg as _).collect::<Vec<_>>()));
+        let seen = observe("held", &args);
+        let Observed { truth, report, .. } = &seen;
+        let mut checks = Checks::new();
+        checks.nothing_lost(report);
+        let shed = report.rows("/cost/shed");
+        let hidden = |row: &Value| row.as_str().is_some_and(|row| row.contains("were hidden"));
+        checks.that(in_vm() || shed.iter().any(hidden), || {
+            format!("every call was seen to begin: {shed:?}")
+        });
+        for call in ["open", "read", "close"] {
+            checks.operation(report, call, &truth["total"][call], false);
+        }
+        checks.done();
+    }
+}
+
+#[test]
+fn waits_for_asynchronous_reads_are_waits_for_storage() {
+    let name = "waits_for_asynchronous_reads_are_waits_for_storage";
+    let Some(_turn) = root_test(name) else { return };
+    let data = Data::new();
+    if !data.on_device() {
+        return skip(
+            name,
+            "the test folder is in memory; name another in TRAINPROF_TEST_DIR",
+        );
+    }
+    let file = data.files("aio", 1, "bin", |_| 64 << 20).join("0.bin");
+    let seen = observe("aio", &os(&[&file, &"1000"]));
+    let Observed { truth, report, .. } = &seen;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    let thread = report.thread(u64_at(truth, "/pid")).expect("its row");
+    let waits = thread["waits"].as_array().expect("its waits");
+    let waited: f64 = waits
+        .iter()
+        .filter(|wait| wait["kind"] == "file")
+        .map(|wait| f64_at(wait, "/seconds"))
+        .sum();
+    checks.near("waits", f64_at(truth, "/aio/seconds"), waited);
+    let share = report.f64("/trainer/share/io_wait");
+    let told = share * report.f64("/duration_s");
+    checks.that(told > 0.9 * waited, || {
+        format!("io_wait is {told} s of {waited}")
+    });
+    checks.done();
+}
+
 #[test]
 fn latency_percentiles_are_ordered_and_bounded() {
     let Some(_turn) = root_test("latency_percentiles_are_ordered_and_bounded") else {

@@ -103,6 +103,8 @@ pub const NR_FOREIGN: i16 = 1 << 14;
 
 /// [`ThreadState::flags`]: the thread uses io_uring, which may close its descriptors at any time.
 pub const USES_RING: u32 = 1;
+/// [`ThreadState::flags`]: the thread has had more descriptors at a time than its cache holds.
+pub const KEEPS: u32 = 2;
 
 /// A followed thread. Written by the probes on the CPU that runs it, and by its waker (`woken_*`).
 #[derive(Clone, Copy, Debug, Default)]

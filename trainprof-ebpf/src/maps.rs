@@ -9,7 +9,7 @@ use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
     helpers::bpf_ktime_get_ns,
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf, StackTrace},
+    maps::{Array, HashMap, LruHashMap, PerCpuArray, Queue, RingBuf, StackTrace},
 };
 use trainprof_common::{
     alloc::{
@@ -24,7 +24,7 @@ use trainprof_common::{
     op::{MAX_SYSCALLS, SyscallInfo},
     python::PyThread,
     run::{BANKS, HistTable, RunTable},
-    thread::{Described, EndedKey, EndedThread, ThreadState},
+    thread::{Described, EndedKey, EndedThread, Object, ThreadState},
     touch::{self, TouchState},
 };
 
@@ -99,6 +99,11 @@ pub struct KnownFileset {
 #[map]
 pub static FILESET_INFO: HashMap<u32, FilesetInfo> =
     HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
+
+/// What descriptors refer to that the cache of the thread which closes them may not tell, by process and number: those of processes whose
+/// threads share a table, and those that one thread has more of than its cache holds. A little is lost where there are very many.
+#[map]
+pub static DESCRIPTORS: LruHashMap<u64, Object> = LruHashMap::with_max_entries(16_384, 0);
 
 /// io_uring requests in flight, by the address of their `struct io_kiocb`.
 #[map]

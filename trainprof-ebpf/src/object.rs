@@ -6,13 +6,13 @@ use core::{ffi::c_void, hint::black_box, ptr::null};
 use trainprof_common::{
     offsets::MISSING,
     op::Class,
-    thread::{Described, FD_CACHE, Object, ThreadState, USES_RING},
+    thread::{CachedFd, Described, FD_CACHE, KEEPS, Object, ThreadState, USES_RING},
 };
 
 use crate::{
     fileset,
     kernel::{copy_block, current_task, fact, in_block, member, offset, peek},
-    maps::{Blocks, Control, SCRATCH_BLOCK, SCRATCH_OBJECT, control},
+    maps::{Blocks, Control, DESCRIPTORS, SCRATCH_BLOCK, SCRATCH_OBJECT, control},
 };
 
 /// Kinds of inodes (inode(7)).
@@ -156,14 +156,14 @@ pub fn resolve(state: &mut ThreadState, fd: u64) -> Object {
     if file == 0 {
         return Object::default();
     }
-    let trust = may_trust(state, alone);
-    let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
+    let (trust, tgid) = (may_trust(state, alone), state.tgid);
+    let slot = take_slot(state, fd);
     slot.fd = fd as u32;
     slot.trusted = trust;
     if slot.file == file && slot.inode == inode {
         return slot.object;
     }
-    let object = describe(file, state.tgid);
+    let object = describe(file, tgid);
     slot.file = file;
     slot.inode = inode;
     slot.object = object;
@@ -192,34 +192,68 @@ pub fn resolve_opened(state: &mut ThreadState, fd: u64) -> (Object, u64) {
     if described.file == 0 {
         return (Object::default(), 0);
     }
-    let trust = may_trust(state, alone);
-    let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
+    let (trust, tgid) = (may_trust(state, alone), state.tgid);
+    let slot = take_slot(state, fd);
     slot.fd = fd as u32;
     slot.trusted = trust;
     slot.file = described.file;
     slot.inode = described.inode;
     slot.object = described.object;
+    if alone == 0 {
+        // Another thread may close it.
+        keep(tgid, fd as u32, &described.object);
+    }
     (described.object, described.size)
 }
 
-/// What a descriptor that the current task has just closed referred to when the task last used it; class `Unknown` when it
-/// did not use it since it closed such a number before. The kernel's table does not know any more; another thread of the
-/// process may have put something else there meanwhile.
+/// The slot of the cache for a descriptor. What another one in it refers to is kept elsewhere: it is still to be closed.
+#[inline(always)]
+fn take_slot(state: &mut ThreadState, fd: u64) -> &mut CachedFd {
+    let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
+    // Above the largest number of a descriptor are those that were forgotten.
+    if slot.fd != fd as u32 && slot.fd <= i32::MAX as u32 && slot.object.class != 0 {
+        state.flags |= KEEPS;
+        keep(state.tgid, slot.fd, &slot.object);
+    }
+    slot
+}
+
+#[inline(always)]
+fn keep(tgid: u32, fd: u32, object: &Object) {
+    let place = u64::from(object.fileset) << 32 | u64::from(object.dev);
+    keep_descriptor(kept_as(tgid, fd), object.id, place, object.class);
+}
+
+/// Key of [`DESCRIPTORS`].
+#[inline(always)]
+fn kept_as(tgid: u32, fd: u32) -> u64 {
+    u64::from(tgid) << 32 | u64::from(fd)
+}
+
+/// What a descriptor that the current task has just closed referred to: when the task last used it, or else as it was kept when a thread of
+/// the process opened it or gave its slot to another one. Class `Unknown` where nobody did. The kernel's table does not know any more; another
+/// thread of the process may have put something else there meanwhile.
 #[inline(always)]
 pub fn resolve_closed(state: &mut ThreadState, fd: u64) -> Object {
     let slot = &state.fds[fd as usize & (FD_CACHE - 1)];
     if slot.fd == fd as u32 {
-        slot.object
-    } else {
-        Object::default()
+        return slot.object;
     }
+    // SAFETY: copied at once; who writes it meanwhile writes what it is now.
+    let kept = unsafe { DESCRIPTORS.get(&kept_as(state.tgid, fd as u32)) };
+    kept.copied().unwrap_or_default()
 }
 
 /// A descriptor may refer to something else from now on: its slot is given a number that is looked up in another one. (-1 would not do: that is
 /// what a program closes that has nothing to close.)
 #[inline(always)]
 pub fn forget(state: &mut ThreadState, fd: u64) {
-    state.fds[fd as usize & (FD_CACHE - 1)].fd = !(fd as u32);
+    let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
+    // Nobody has kept what a thread that is alone opened and has still in its slot.
+    if slot.fd != fd as u32 || slot.trusted == 0 || state.flags & KEEPS != 0 {
+        drop_descriptor(fd, state.tgid);
+    }
+    slot.fd = !(fd as u32);
 }
 
 /// So may each.
@@ -250,6 +284,41 @@ fn described_object() -> Object {
     SCRATCH_OBJECT
         .get(0)
         .map_or(Object::default(), |described| described.object)
+}
+
+// Global functions take numbers: they are verified once, not at every call.
+
+/// Keeps what a descriptor refers to; `place`: file set and device. Always 0.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn keep_descriptor(key: u64, id: u64, place: u64, class: u32) -> u32 {
+    let object = Object {
+        id,
+        dev: place as u32,
+        fileset: (place >> 32) as u32,
+        class,
+        pad: 0,
+    };
+    match DESCRIPTORS.get_ptr_mut(&key) {
+        // SAFETY: an entry of the map. It stays where it is until another one takes its place.
+        Some(kept) => unsafe { *kept = object },
+        None => {
+            let _ = DESCRIPTORS.insert(&key, &object, 0);
+        }
+    }
+    0
+}
+
+/// Drops what was kept of a descriptor of the current task that was closed, unless another thread has opened one of this number since: that
+/// one's is to be kept. Always 0.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn drop_descriptor(fd: u64, tgid: u32) -> u32 {
+    find_file(fd);
+    if SCRATCH_OBJECT.get(0).is_some_and(|found| found.file == 0) {
+        let _ = DESCRIPTORS.remove(&kept_as(tgid, fd as u32));
+    }
+    0
 }
 
 // The next ones leave their result in per-CPU scratch and take nothing but numbers: as global functions they

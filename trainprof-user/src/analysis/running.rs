@@ -248,31 +248,111 @@ pub fn locks_files(nr: i16) -> bool {
     nr > NR_PREEMPTED && matches!(arch::syscall_name(nr), Some("fcntl" | "flock"))
 }
 
+/// What system calls are for, by their names.
+const CALLS: [(Call, &[&str]); 6] = [
+    (
+        Call::Meta,
+        &[
+            "open",
+            "openat",
+            "openat2",
+            "creat",
+            "close",
+            "stat",
+            "lstat",
+            "fstat",
+            "newfstatat",
+            "statx",
+            "access",
+            "faccessat",
+            "faccessat2",
+            "readlink",
+            "readlinkat",
+            "getdents",
+            "getdents64",
+            "unlink",
+            "unlinkat",
+            "mkdir",
+            "mkdirat",
+            "rmdir",
+            "lseek",
+            "ioctl",
+            "fcntl",
+            "fadvise64",
+            "statfs",
+            "fstatfs",
+            "getxattr",
+            "lgetxattr",
+            "fgetxattr",
+        ],
+    ),
+    (
+        Call::Read,
+        &[
+            "read",
+            "pread64",
+            "readv",
+            "preadv",
+            "preadv2",
+            "sendfile",
+            "splice",
+            "copy_file_range",
+            "readahead",
+            "io_uring_enter",
+            "io_submit",
+            "io_getevents",
+            "io_pgetevents",
+        ],
+    ),
+    (
+        Call::Write,
+        &[
+            "write",
+            "pwrite64",
+            "writev",
+            "pwritev",
+            "pwritev2",
+            "fsync",
+            "fdatasync",
+            "sync_file_range",
+            "msync",
+            "sync",
+            "syncfs",
+            "rename",
+            "renameat",
+            "renameat2",
+            "truncate",
+            "ftruncate",
+            "fallocate",
+        ],
+    ),
+    (
+        Call::Memory,
+        &["mmap", "munmap", "brk", "madvise", "mremap", "mprotect"],
+    ),
+    (
+        Call::Socket,
+        &[
+            "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg", "connect",
+            "accept", "accept4",
+        ],
+    ),
+    (
+        Call::Process,
+        &[
+            "clone", "clone3", "fork", "vfork", "execve", "execveat", "wait4", "waitid",
+        ],
+    ),
+];
+
 /// What a system call is for, by its number.
 pub fn call(nr: i16) -> Call {
     if nr <= NR_PREEMPTED {
         return Call::Other;
     }
-    match arch::syscall_name(nr).unwrap_or("") {
-        "open" | "openat" | "openat2" | "creat" | "close" | "stat" | "lstat" | "fstat"
-        | "newfstatat" | "statx" | "access" | "faccessat" | "faccessat2" | "readlink"
-        | "readlinkat" | "getdents" | "getdents64" | "unlink" | "unlinkat" | "mkdir"
-        | "mkdirat" | "rmdir" | "lseek" | "ioctl" | "fcntl" | "fadvise64" | "statfs"
-        | "fstatfs" | "getxattr" | "lgetxattr" | "fgetxattr" => Call::Meta,
-        "read" | "pread64" | "readv" | "preadv" | "preadv2" | "sendfile" | "splice"
-        | "copy_file_range" | "readahead" | "io_uring_enter" | "io_submit" | "io_getevents"
-        | "io_pgetevents" => Call::Read,
-        "write" | "pwrite64" | "writev" | "pwritev" | "pwritev2" | "fsync" | "fdatasync"
-        | "sync_file_range" | "msync" | "sync" | "syncfs" | "rename" | "renameat" | "renameat2"
-        | "ftruncate" | "fallocate" => Call::Write,
-        "mmap" | "munmap" | "brk" | "madvise" | "mremap" | "mprotect" => Call::Memory,
-        "recvfrom" | "recvmsg" | "recvmmsg" | "sendto" | "sendmsg" | "sendmmsg" | "connect"
-        | "accept" | "accept4" => Call::Socket,
-        "clone" | "clone3" | "fork" | "vfork" | "execve" | "execveat" | "wait4" | "waitid" => {
-            Call::Process
-        }
-        _ => Call::Other,
-    }
+    let name = arch::syscall_name(nr).unwrap_or("");
+    let found = CALLS.iter().find(|(_, names)| names.contains(&name));
+    found.map_or(Call::Other, |(call, _)| *call)
 }
 
 /// Beginnings of names of shared objects whose work is to decode, decompress or parse.
@@ -331,6 +411,14 @@ pub fn decodes(session: &Session, place: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_that_are_told_by_name_have_one() {
+        for name in CALLS.iter().flat_map(|(_, names)| *names) {
+            let known = (0..512).any(|nr| arch::syscall_name(nr) == Some(name));
+            assert!(known, "no number is known of {name}");
+        }
+    }
 
     #[test]
     fn edges_come_from_the_code_that_faulted_and_no_further() {

@@ -69,37 +69,89 @@ pub fn wait_kind(id: &WaitId) -> WaitKind {
         NR_STOPPED => return WaitKind::Stopped,
         _ => {}
     }
-    match arch::syscall_name(id.nr).unwrap_or("") {
-        "futex" | "futex_wait" | "futex_waitv" => return WaitKind::Futex,
-        "nanosleep" | "clock_nanosleep" | "pause" | "rt_sigtimedwait" | "rt_sigsuspend" => {
-            return WaitKind::Sleep;
-        }
-        "wait4" | "waitid" => return WaitKind::Child,
-        "poll" | "ppoll" | "select" | "pselect6" | "epoll_wait" | "epoll_pwait"
-        | "epoll_pwait2" => {
-            return WaitKind::Poll;
-        }
-        "io_uring_enter" | "io_submit" | "io_getevents" | "io_pgetevents" => {
-            return WaitKind::Uring;
-        }
-        _ => {}
+    let name = arch::syscall_name(id.nr).unwrap_or("");
+    if let Some((kind, _)) = BY_CALL.iter().find(|(_, names)| names.contains(&name)) {
+        return *kind;
     }
     match Class::try_from(id.object.class) {
         Ok(Class::File | Class::Directory | Class::Tmpfs) => WaitKind::File,
         Ok(Class::Pipe) => WaitKind::Pipe,
         Ok(Class::Socket) => WaitKind::Socket,
         Ok(Class::Device) => WaitKind::Device,
-        _ => match arch::syscall_name(id.nr).unwrap_or("") {
-            "open" | "openat" | "openat2" | "creat" | "stat" | "lstat" | "fstat" | "newfstatat"
-            | "statx" | "access" | "faccessat" | "faccessat2" | "readlink" | "readlinkat"
-            | "rename" | "renameat" | "renameat2" | "unlink" | "unlinkat" | "mkdir" | "mkdirat"
-            | "rmdir" | "sync" | "syncfs" | "fsync" | "fdatasync" | "msync" | "close" => {
-                WaitKind::File
-            }
-            _ => WaitKind::Other,
-        },
+        _ if ON_FILES.contains(&name) => WaitKind::File,
+        _ => WaitKind::Other,
     }
 }
+
+/// What waits in these calls are, whatever their descriptor is of.
+const BY_CALL: [(WaitKind, &[&str]); 6] = [
+    (WaitKind::Futex, &["futex", "futex_wait", "futex_waitv"]),
+    (
+        WaitKind::Sleep,
+        &[
+            "nanosleep",
+            "clock_nanosleep",
+            "pause",
+            "rt_sigtimedwait",
+            "rt_sigsuspend",
+        ],
+    ),
+    (WaitKind::Child, &["wait4", "waitid"]),
+    (
+        WaitKind::Poll,
+        &[
+            "poll",
+            "ppoll",
+            "select",
+            "pselect6",
+            "epoll_wait",
+            "epoll_pwait",
+            "epoll_pwait2",
+        ],
+    ),
+    (WaitKind::Uring, &["io_uring_enter"]),
+    // Linux's own asynchronous I/O is of files, as good as always.
+    (
+        WaitKind::File,
+        &["io_submit", "io_getevents", "io_pgetevents"],
+    ),
+];
+
+/// Calls that have a path, or a descriptor that is not known: they wait for files.
+const ON_FILES: [&str; 32] = [
+    "open",
+    "openat",
+    "openat2",
+    "creat",
+    "stat",
+    "lstat",
+    "fstat",
+    "newfstatat",
+    "statx",
+    "access",
+    "faccessat",
+    "faccessat2",
+    "readlink",
+    "readlinkat",
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "mkdir",
+    "mkdirat",
+    "rmdir",
+    "truncate",
+    "statfs",
+    "getxattr",
+    "lgetxattr",
+    "sync",
+    "syncfs",
+    "fsync",
+    "fdatasync",
+    "msync",
+    "close",
+];
 
 /// Name of the system call, or of what stands in its place.
 pub fn syscall_name(nr: i16) -> String {
@@ -111,5 +163,19 @@ pub fn syscall_name(nr: i16) -> String {
         NR_STOPPED => "stopped".to_owned(),
         nr if nr & NR_FOREIGN != 0 && nr > 0 => format!("32-bit syscall {}", nr & !NR_FOREIGN),
         nr => arch::syscall_name(nr).map_or_else(|| format!("syscall {nr}"), str::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_are_told_by_name_have_one() {
+        let named = BY_CALL.iter().flat_map(|(_, names)| *names);
+        for name in named.chain(&ON_FILES) {
+            let known = (0..512).any(|nr| arch::syscall_name(nr) == Some(name));
+            assert!(known, "no number is known of {name}");
+        }
     }
 }

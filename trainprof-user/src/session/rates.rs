@@ -75,15 +75,11 @@ pub fn rates(fact: &AllocWindowFact, function: &str, seconds: f64) -> Rates {
 /// short for a job's waiting to be typical in it.
 ///
 /// Where calls are paired with releases, probes take most of the time, and what is left of it is as uncertain as what a hit costs: such windows say what that is,
-/// and rates themselves only where there are too few others.
+/// and rates themselves only where there are no others.
 pub fn estimate(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<Estimate> {
     let dearer = dearer(rates);
     let plain: Vec<Rates> = rates.iter().copied().filter(|r| !r.paired).collect();
-    let rates = if plain.len() < ENOUGH_WINDOWS {
-        rates
-    } else {
-        &plain
-    };
+    let rates = if plain.is_empty() { rates } else { &plain };
     let own = |rates: &Rates| rates.own(dearer.factor);
     let seconds: f64 = rates.iter().map(own).sum();
     if seconds <= 0.0 {

@@ -26,6 +26,11 @@ const MIN_SECONDS: f64 = 8.0;
 const STEADY: f64 = 0.6;
 /// The later half must grow at this share of the earlier half's pace: what fills up slows down.
 const NOT_FILLING: f64 = 0.7;
+/// The tail must still grow at this share of the whole's pace: what fills up and then stays may have been full for that long alone.
+const STILL: f64 = 0.5;
+/// The tail is as long as the line takes for so many times what points lie beside it, and at least so many points.
+const TAIL_NOISE: f64 = 8.0;
+const MIN_TAIL: usize = 4;
 /// What is never given back again must grow in the earlier half already, at this share of the whole's pace: a saw's
 /// last tooth alone says nothing.
 const FLOOR: f64 = 0.4;
@@ -43,15 +48,31 @@ pub fn steady_growth(points: &[(f64, f64)]) -> Option<Growth> {
     let early = line(&points[..middle + 1])?;
     let half = line(&points[middle..])?;
     let third = line(&points[points.len() * 2 / 3..])?;
+    let tail = tail(points).map_or(Some(whole), line)?;
     let floor = floor(points);
     let floor_early = line(&floor[..middle + 1])?;
     let steady = whole.slope > 0.0
         && whole.slope > whole.margin
         && half.slope >= STEADY * whole.slope
         && third.slope >= STEADY * whole.slope
+        && tail.slope >= STILL * whole.slope
         && half.slope >= NOT_FILLING * early.slope
         && floor_early.slope >= FLOOR * whole.slope;
     steady.then_some(whole)
+}
+
+/// The last points: the fewest that tell whether it still grows. `None` where that takes more than a third of them.
+fn tail(points: &[(f64, f64)]) -> Option<&[(f64, f64)]> {
+    let before = &points[..points.len() * 2 / 3];
+    let line = line(before)?;
+    let value = |t: f64| line.last + line.slope * (t - before[before.len() - 1].0);
+    let mean = before.iter().map(|(t, v)| v - value(*t)).sum::<f64>() / before.len() as f64;
+    let squares = before.iter().map(|(t, v)| (v - value(*t) - mean).powi(2));
+    let noise = (squares.sum::<f64>() / (before.len() - 2) as f64).sqrt();
+    let spacing = (points[points.len() - 1].0 - points[0].0) / (points.len() - 1) as f64;
+    let wanted = (TAIL_NOISE * noise / (line.slope * spacing)).max(MIN_TAIL as f64);
+    (line.slope > 0.0 && wanted <= points.len() as f64 / 3.0)
+        .then(|| &points[points.len() - wanted.ceil() as usize..])
 }
 
 /// At each point the least value from there on: what was not given back.
@@ -116,6 +137,11 @@ mod tests {
         let collected = steady_growth(&series(|t| 100.0 + 3.0 * t + (t % 7.0) * 2.0));
         let slope = collected.expect("a leak below a saw").slope;
         assert!((slope - 3.0).abs() < 0.3, "{slope}");
+        for phase in 0..7 {
+            // Whatever part of a tooth comes last.
+            let saw = series(|t| 100.0 + 3.0 * t + ((t + f64::from(phase)) % 7.0) * 2.0);
+            assert!(steady_growth(&saw).is_some(), "phase {phase} of a saw");
+        }
         for (name, values) in [
             (
                 "levels off",
@@ -134,6 +160,11 @@ mod tests {
                 series(|t| 100.0 + 100.0 * (1.0 - (-t / 50.0).exp())),
             ),
             ("falls", series(|t| 300.0 - t)),
+            ("full in the end", series(|t| 100.0 + t.min(54.0))),
+            (
+                "full in the end, with noise",
+                series(|t| 100.0 + 3.0 * t.min(50.0) + wobble(t)),
+            ),
         ] {
             assert_eq!(steady_growth(&values), None, "{name}");
         }
