@@ -58,6 +58,7 @@ fn waits_have_their_kind_length_and_waker() {
         checks.that(!waits.is_empty(), || {
             format!("{name}: no wait of kind {kind} in {}", row["waits"])
         });
+        check_kinds(&mut checks, row, name);
         let count: u64 = waits.iter().map(|wait| u64_at(wait, "/count")).sum();
         // Measured from outside the call: until woken, and until on a CPU again.
         let seconds: f64 = waits
@@ -77,6 +78,25 @@ fn waits_have_their_kind_length_and_waker() {
         check_waker(&mut checks, threads, thread, &waits);
     }
     checks.done();
+}
+
+/// Kinds hold all of a thread's waiting, and as much of each as its rows, of which there are few here.
+fn check_kinds(checks: &mut Checks, row: &Value, name: &str) {
+    let kinds = row["wait_s_by_kind"].as_object().expect("kinds of waits");
+    let seconds = |value: &Value| value.as_f64().expect("seconds");
+    let sum: f64 = kinds.values().map(seconds).sum();
+    let all = f64_at(row, "/wait_s");
+    checks.that((sum - all).abs() < 1e-6, || {
+        format!("{name}: {sum} s of all kinds, of {all} s")
+    });
+    for (kind, told) in kinds {
+        let rows = row["waits"].as_array().expect("waits").iter();
+        let of_kind = rows.filter(|wait| text(wait, "kind") == kind);
+        let listed: f64 = of_kind.map(|wait| f64_at(wait, "/seconds")).sum();
+        checks.that((listed - seconds(told)).abs() < 1e-6, || {
+            format!("{name}: {kind} {told} s, listed {listed}")
+        });
+    }
 }
 
 /// Nearly all of the time must be ended by the waker of the truth.

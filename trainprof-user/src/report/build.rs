@@ -13,7 +13,7 @@ use super::{
         Cost, Coverage, Faults, Host, Job, LostWindow, Missing, ProcessRow, Report, RssBytes,
         SCHEMA, Shares, StorageBytes, Trainer, Workers,
     },
-    threads::{Roles, threads, waits},
+    threads::{Roles, threads, waits, waits_by_kind},
     why,
 };
 use crate::{
@@ -198,6 +198,7 @@ fn process_row(
             roles.get(&process.pid),
         ),
         present_s: leading.map(|thread| seconds(thread.present_ns(session.until))),
+        wait_s_by_kind: leading.map(waits_by_kind).unwrap_or_default(),
         waits: leading
             .map(|thread| waits(session, thread, WAITS_OF_PROCESS))
             .unwrap_or_default(),

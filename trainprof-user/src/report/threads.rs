@@ -76,6 +76,7 @@ fn thread_time(session: &Session, thread: &Thread, cast: &Roles) -> ThreadTime {
         on_cpu_s: seconds(thread.run_ns),
         runnable_s: seconds(thread.runnable_ns()),
         wait_s: seconds(thread.wait_ns()),
+        wait_s_by_kind: waits_by_kind(thread),
         unseen_s: seconds(present.saturating_sub(seen)),
         io: session.sees_files().then(|| thread_io(thread)),
         waits: waits(session, thread, WAITS_SHOWN),
@@ -93,6 +94,18 @@ fn thread_io(thread: &Thread) -> ThreadIo {
         read_s: seconds(activity.file_read_ns),
         write_s: seconds(activity.file_write_ns),
     }
+}
+
+/// All of a thread's waiting, seconds, by its kind.
+pub fn waits_by_kind(thread: &Thread) -> BTreeMap<&'static str, f64> {
+    let mut ns = BTreeMap::<WaitKind, u64>::new();
+    for (id, total) in &thread.waits {
+        *ns.entry(wait_kind(id)).or_default() += total.wait_ns;
+    }
+    let waited = ns.into_iter().filter(|(_, ns)| *ns > 0);
+    waited
+        .map(|(kind, ns)| (kind.name(), seconds(ns)))
+        .collect()
 }
 
 /// A futex that was waited on no more often than this is one of many, such as that of a thread's end: what counts is whose they are.

@@ -95,6 +95,8 @@ pub struct ProcessRow {
     pub share: Shares,
     /// Seconds that its leading thread was there while it was watched; `null` when no thread was seen.
     pub present_s: Option<f64>,
+    /// All waiting of its leading thread, seconds, by the kind of the wait.
+    pub wait_s_by_kind: BTreeMap<&'static str, f64>,
     /// The longest waits of its leading thread.
     pub waits: Vec<WaitRow>,
     /// CPU time of all its threads.
@@ -310,6 +312,8 @@ pub struct ThreadTime {
     pub on_cpu_s: f64,
     pub runnable_s: f64,
     pub wait_s: f64,
+    /// All of `wait_s`, by the kind of the wait.
+    pub wait_s_by_kind: BTreeMap<&'static str, f64>,
     /// What of `present_s` is in none of the three.
     pub unseen_s: f64,
     /// On files only.
