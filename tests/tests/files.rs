@@ -330,7 +330,7 @@ fn waits_for_asynchronous_reads_are_waits_for_storage() {
     let waits = thread["waits"].as_array().expect("its waits");
     let waited: f64 = waits
         .iter()
-        .filter(|wait| wait["kind"] == "file")
+        .filter(|wait| wait["kind"] == "uring")
         .map(|wait| f64_at(wait, "/seconds"))
         .sum();
     checks.near("waits", f64_at(truth, "/aio/seconds"), waited);

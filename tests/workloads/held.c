@@ -1,6 +1,6 @@
 /* Has many files open at a time: held TRUTH DIR ROUNDS [-t]
- * In each round it opens every file of a directory, reads each once, and closes them all; with -t another thread closes them, while
- * the first waits for it. So who closes a descriptor did not use it a moment ago.
+ * In each round it opens every file of a directory, reads each once, at once in every second round and else when all are open, and closes them all;
+ * with -t another thread closes them, while the first waits for it. So who closes a descriptor did not use it a moment ago.
  */
 #include "wl.h"
 #include <semaphore.h>
@@ -40,10 +40,13 @@ int main(int argc, char **argv)
         die("pthread_create");
     gate_begin();
     for (int r = 0; r < rounds; r++) {
-        for (int f = 0; f < count; f++)
+        for (int f = 0; f < count; f++) {
             if ((fds[f] = counted_open(&tally, listing.paths[f], O_RDONLY)) < 0)
                 die(listing.paths[f]);
-        for (int f = 0; f < count; f++)
+            if (r % 2)
+                add(&tally.read, read(fds[f], buffer, sizeof buffer));
+        }
+        for (int f = 0; f < count && r % 2 == 0; f++)
             add(&tally.read, read(fds[f], buffer, sizeof buffer));
         if (threads) {
             sem_post(&opened);

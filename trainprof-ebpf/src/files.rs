@@ -23,6 +23,8 @@ use crate::{
 
 const AT_EMPTY_PATH: u64 = 0x1000;
 const MAP_ANONYMOUS: u64 = 0x20;
+/// No such descriptor (errno(3)).
+const EBADF: i64 = 9;
 /// Numbers of the operations that are treated apart.
 const CLOSE: u8 = Op::Close.number();
 const OPEN: u8 = Op::Open.number();
@@ -278,7 +280,9 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
     if on.class == 0 {
         // SAFETY: a typed argument.
         on = unsafe {
-            if info.op == CLOSE {
+            if info.op == CLOSE && result == -EBADF {
+                on
+            } else if info.op == CLOSE {
                 object::resolve_closed(state, syscall_arg(regs, info.fd))
             } else {
                 target(state, &info, regs)
@@ -298,7 +302,7 @@ pub fn sys_exit(ctx: BtfTracePointContext) -> u32 {
 unsafe fn descriptors_changed(state: &mut ThreadState, info: &SyscallInfo, regs: *const c_void) {
     if info.marks & mark::REPLACES != 0 {
         // SAFETY: as promised by the caller.
-        object::forget(state, unsafe { syscall_arg(regs, 1) });
+        object::replaced(state, unsafe { syscall_arg(regs, 1) });
     } else {
         object::forget_all(state);
     }
@@ -323,7 +327,9 @@ unsafe fn finish(
     // SAFETY: as promised by the caller.
     unsafe {
         if info.op == CLOSE {
-            object::forget(state, syscall_arg(regs, info.fd));
+            if result != -EBADF {
+                object::closed(state, syscall_arg(regs, info.fd));
+            }
         } else if info.op == OPEN && !done.failed {
             let size;
             (on, size) = object::resolve_opened(state, result as u64);

@@ -100,8 +100,9 @@ pub struct KnownFileset {
 pub static FILESET_INFO: HashMap<u32, FilesetInfo> =
     HashMap::with_max_entries(65_536, BPF_F_NO_PREALLOC);
 
-/// What descriptors refer to that the cache of the thread which closes them may not tell, by process and number: those of processes whose
-/// threads share a table, and those that one thread has more of than its cache holds. A little is lost where there are very many.
+/// Files that descriptors refer to of which the cache of the thread that closes them may not tell it, by process and number: those of processes whose
+/// threads share a table, and those that one thread has more of than its cache holds. `pad` is the stretch of calls ([`Control::CALLS`]) in
+/// which it was kept. Some are lost where there are very many.
 #[map]
 pub static DESCRIPTORS: LruHashMap<u64, Object> = LruHashMap::with_max_entries(16_384, 0);
 

@@ -139,8 +139,13 @@ unsafe fn near_file(files: *const c_void, fd: u64) -> *const c_void {
 #[inline(always)]
 fn trusted(state: &ThreadState, fd: u64) -> Option<Object> {
     let slot = &state.fds[fd as usize & (FD_CACHE - 1)];
-    let trusted = slot.trusted != 0 && u64::from(slot.trusted) == control(Control::CALLS);
-    (trusted && slot.fd == fd as u32).then_some(slot.object)
+    (is_sure(slot) && slot.fd == fd as u32).then_some(slot.object)
+}
+
+/// Whether what a slot says is sure still.
+#[inline(always)]
+fn is_sure(slot: &CachedFd) -> bool {
+    slot.trusted != 0 && u64::from(slot.trusted) == control(Control::CALLS)
 }
 
 /// What a descriptor of the current task refers to; class `Unknown` when it refers to nothing.
@@ -167,6 +172,10 @@ pub fn resolve(state: &mut ThreadState, fd: u64) -> Object {
     slot.file = file;
     slot.inode = inode;
     slot.object = object;
+    if is_closed_as_file(&object) {
+        // Another thread may have opened it, or this one before its slot was needed.
+        state.flags |= KEEPS;
+    }
     object
 }
 
@@ -199,23 +208,30 @@ pub fn resolve_opened(state: &mut ThreadState, fd: u64) -> (Object, u64) {
     slot.file = described.file;
     slot.inode = described.inode;
     slot.object = described.object;
-    if alone == 0 {
+    if alone == 0 && is_closed_as_file(&described.object) {
         // Another thread may close it.
         keep(tgid, fd as u32, &described.object);
     }
     (described.object, described.size)
 }
 
-/// The slot of the cache for a descriptor. What another one in it refers to is kept elsewhere: it is still to be closed.
+/// The slot of the cache for a descriptor. What another one in it refers to is kept elsewhere, as long as that is sure: it is still to be closed.
 #[inline(always)]
 fn take_slot(state: &mut ThreadState, fd: u64) -> &mut CachedFd {
     let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
-    // Above the largest number of a descriptor are those that were forgotten.
-    if slot.fd != fd as u32 && slot.fd <= i32::MAX as u32 && slot.object.class != 0 {
+    if slot.fd != fd as u32 && is_sure(slot) && is_closed_as_file(&slot.object) {
         state.flags |= KEEPS;
         keep(state.tgid, slot.fd, &slot.object);
     }
     slot
+}
+
+/// Whether closing such an object counts.
+#[inline(always)]
+fn is_closed_as_file(object: &Object) -> bool {
+    object.class == Class::File as u32
+        || object.class == Class::Tmpfs as u32
+        || object.class == Class::Directory as u32
 }
 
 #[inline(always)]
@@ -230,30 +246,52 @@ fn kept_as(tgid: u32, fd: u32) -> u64 {
     u64::from(tgid) << 32 | u64::from(fd)
 }
 
-/// What a descriptor that the current task has just closed referred to: when the task last used it, or else as it was kept when a thread of
-/// the process opened it or gave its slot to another one. Class `Unknown` where nobody did. The kernel's table does not know any more; another
-/// thread of the process may have put something else there meanwhile.
+/// What a descriptor that the current task has just closed referred to: as the task last used it while it alone had its table, or as it was
+/// kept when a thread of the process opened it or needed its slot for another one; else as the task last used it. Class `Unknown` where
+/// nothing tells. The kernel's table does not know any more; another thread of the process may have put something else there meanwhile.
 #[inline(always)]
 pub fn resolve_closed(state: &mut ThreadState, fd: u64) -> Object {
     let slot = &state.fds[fd as usize & (FD_CACHE - 1)];
-    if slot.fd == fd as u32 {
+    let own = slot.fd == fd as u32;
+    if own && is_sure(slot) {
         return slot.object;
     }
-    // SAFETY: copied at once; who writes it meanwhile writes what it is now.
+    // SAFETY: copied at once.
     let kept = unsafe { DESCRIPTORS.get(&kept_as(state.tgid, fd as u32)) };
-    kept.copied().unwrap_or_default()
+    match kept {
+        // Calls that were not seen may have closed what was kept before them.
+        Some(kept) if u64::from(kept.pad) == control(Control::CALLS) => Object { pad: 0, ..*kept },
+        _ if own => slot.object,
+        _ => Object::default(),
+    }
 }
 
-/// A descriptor may refer to something else from now on: its slot is given a number that is looked up in another one. (-1 would not do: that is
-/// what a program closes that has nothing to close.)
+/// A descriptor of the current task was closed: its slot is given a number that is looked up in another one, and what was kept of it is
+/// dropped.
 #[inline(always)]
-pub fn forget(state: &mut ThreadState, fd: u64) {
+pub fn closed(state: &mut ThreadState, fd: u64) {
     let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
-    // Nobody has kept what a thread that is alone opened and has still in its slot.
-    if slot.fd != fd as u32 || slot.trusted == 0 || state.flags & KEEPS != 0 {
-        drop_descriptor(fd, state.tgid);
+    let own = slot.fd == fd as u32;
+    // Nobody has kept what a thread that was alone opened and has still in its slot.
+    let kept = !own || !is_sure(slot) || state.flags & KEEPS != 0;
+    if own {
+        slot.fd = !(fd as u32);
+        slot.trusted = 0;
     }
-    slot.fd = !(fd as u32);
+    if kept {
+        drop_closed(fd, state.tgid);
+    }
+}
+
+/// A descriptor of the current task refers to something else from now on.
+#[inline(always)]
+pub fn replaced(state: &mut ThreadState, fd: u64) {
+    let slot = &mut state.fds[fd as usize & (FD_CACHE - 1)];
+    if slot.fd == fd as u32 {
+        slot.fd = !(fd as u32);
+        slot.trusted = 0;
+    }
+    let _ = DESCRIPTORS.remove(&kept_as(state.tgid, fd as u32));
 }
 
 /// So may each.
@@ -297,15 +335,10 @@ extern "C" fn keep_descriptor(key: u64, id: u64, place: u64, class: u32) -> u32 
         dev: place as u32,
         fileset: (place >> 32) as u32,
         class,
-        pad: 0,
+        // Until when it counts.
+        pad: control(Control::CALLS) as u32,
     };
-    match DESCRIPTORS.get_ptr_mut(&key) {
-        // SAFETY: an entry of the map. It stays where it is until another one takes its place.
-        Some(kept) => unsafe { *kept = object },
-        None => {
-            let _ = DESCRIPTORS.insert(&key, &object, 0);
-        }
-    }
+    let _ = DESCRIPTORS.insert(&key, &object, 0);
     0
 }
 
@@ -313,7 +346,7 @@ extern "C" fn keep_descriptor(key: u64, id: u64, place: u64, class: u32) -> u32 
 /// one's is to be kept. Always 0.
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn drop_descriptor(fd: u64, tgid: u32) -> u32 {
+extern "C" fn drop_closed(fd: u64, tgid: u32) -> u32 {
     find_file(fd);
     if SCRATCH_OBJECT.get(0).is_some_and(|found| found.file == 0) {
         let _ = DESCRIPTORS.remove(&kept_as(tgid, fd as u32));

@@ -50,22 +50,65 @@ pub fn cpus(facts: &Facts, pinned: Option<f64>) -> f64 {
         .filter_map(|(list, _)| cpu_list(list))
         .flatten()
         .collect();
-    let quotas = session
-        .host
-        .quotas
-        .iter()
-        .filter(|(group, _)| {
-            let inside = share_of_cpu(facts, &held(session, group));
-            inside >= 1.0 - LITTLE
-        })
-        .filter_map(|(_, series)| series.last())
-        .map(|quota| quota.quota_us as f64 / quota.period_us.max(1) as f64);
     let by_cpuset = (!by_cpuset.is_empty()).then_some(by_cpuset.len() as f64);
     let host = host_cpus(session);
     by_cpuset
         .into_iter()
-        .chain(quotas)
+        .chain(by_quotas(facts, &used, little))
         .fold(pinned.unwrap_or(host), f64::min)
+}
+
+/// CPUs that quotas leave the job; `None` where they leave a part of it all. A process has what the tightest one that holds it gives; of
+/// groups side by side the job has the sum, and never more than one gives that holds all.
+fn by_quotas(facts: &Facts, used: &BTreeMap<u32, f64>, little: f64) -> Option<f64> {
+    let quotas = quotas(facts);
+    let mut tightest = BTreeMap::<usize, f64>::new();
+    let mut free = 0.0;
+    for (pid, ns) in used {
+        let holding = quotas
+            .iter()
+            .enumerate()
+            .filter(|(_, (held, _))| held.contains(pid));
+        match holding.min_by(|(_, (_, a)), (_, (_, b))| a.total_cmp(b)) {
+            Some((at, _)) => *tightest.entry(at).or_default() += ns,
+            None => free += ns,
+        }
+    }
+    if free > little || tightest.is_empty() {
+        return None;
+    }
+    let sum: f64 = tightest.keys().map(|at| quotas[*at].1).sum();
+    let of_all = quotas.iter().filter(|(held, _)| {
+        let outside = used.iter().filter(|(pid, _)| !held.contains(pid));
+        outside.map(|(_, ns)| ns).sum::<f64>() <= little
+    });
+    Some(of_all.map(|(_, cpus)| *cpus).fold(sum, f64::min))
+}
+
+/// What each quota holds, and the CPUs that it gives.
+fn quotas(facts: &Facts) -> Vec<(BTreeSet<u32>, f64)> {
+    let quotas = facts.session.host.quotas.iter();
+    quotas
+        .filter_map(|(group, series)| {
+            let last = series.last()?;
+            let cpus = last.quota_us as f64 / last.period_us.max(1) as f64;
+            Some((held(facts.session, group), cpus))
+        })
+        .collect()
+}
+
+/// CPUs that quotas leave unused for any of these processes; `None` where none holds them.
+pub fn left_by_quotas(facts: &Facts, of: &BTreeSet<u32>) -> Option<f64> {
+    let used = cpu_by_process(facts);
+    let wall = (facts.walkable_ns() as f64).max(1.0);
+    quotas(facts)
+        .into_iter()
+        .filter(|(held, _)| !held.is_disjoint(of))
+        .map(|(held, cpus)| {
+            let inside = used.iter().filter(|(pid, _)| held.contains(pid));
+            cpus - inside.map(|(_, ns)| ns).sum::<f64>() / wall
+        })
+        .min_by(f64::total_cmp)
 }
 
 /// Part (0–1) of the job's CPU time in what can be walked that these processes used.

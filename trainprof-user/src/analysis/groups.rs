@@ -4,6 +4,9 @@ use std::{collections::BTreeSet, path::Path};
 
 use crate::session::Session;
 
+/// Processes above one that are looked at.
+const MOST_ABOVE: usize = 64;
+
 /// Whether a process counts in a group of this controller: it was in it, or in one below it, when it was first seen. So it does
 /// where that is not known.
 pub fn counts_in(session: &Session, pid: u32, controller: &str, group: &str) -> bool {
@@ -21,7 +24,16 @@ pub fn held(session: &Session, group: &str) -> BTreeSet<u32> {
         .collect()
 }
 
+/// The group that a process is in; of one that was gone before it could be looked at, that of the nearest process above it that was
+/// not.
 fn path<'a>(session: &'a Session, pid: u32, controller: &str) -> Option<&'a str> {
-    let seen = &session.processes.get(&pid)?.seen;
-    seen.facts.as_ref()?.cgroup.as_ref()?.path_of(controller)
+    let mut pid = pid;
+    for _ in 0..MOST_ABOVE {
+        let seen = &session.processes.get(&pid)?.seen;
+        if let Some(facts) = &seen.facts {
+            return facts.cgroup.as_ref()?.path_of(controller);
+        }
+        pid = seen.parent;
+    }
+    None
 }

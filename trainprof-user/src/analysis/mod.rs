@@ -111,8 +111,8 @@ pub struct Analysis {
     /// The other trainers.
     pub others: Vec<Trainer>,
     pub file_times: BTreeMap<u32, FileTime>,
-    /// The quota that was hit most.
-    pub throttled: Option<Quota>,
+    /// Quotas that were hit.
+    pub quotas: Vec<Quota>,
     pub locks: BTreeMap<LockId, Lock>,
     pub verdict: Option<Verdict>,
     pub findings: Vec<Finding>,
@@ -195,7 +195,7 @@ fn analyse_facts(facts: &Facts, found: Option<Found>) -> Analysis {
         steps_of_all: None,
         others: trainers,
         file_times: files.times().clone(),
-        throttled: throttled.most,
+        quotas: throttled.quotas,
         locks,
         verdict: None,
         findings: Vec::new(),

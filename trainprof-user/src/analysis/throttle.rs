@@ -46,8 +46,8 @@ pub struct Throttled {
     held: BTreeMap<u32, Vec<usize>>,
     /// By thread and stretch: what part (0–1) of its long pieces was throttling, by who had the CPU.
     parts: BTreeMap<(u32, usize), [f64; 3]>,
-    /// The quota that was hit most.
-    pub most: Option<Quota>,
+    /// Those that were hit.
+    pub quotas: Vec<Quota>,
 }
 
 /// A quota that was hit.
@@ -68,13 +68,10 @@ impl Throttled {
             stretches: BTreeMap::new(),
             held: BTreeMap::new(),
             parts: BTreeMap::new(),
-            most: None,
+            quotas: Vec::new(),
         };
         let mut hits = Vec::new();
         for (cgroup, series) in &facts.session.host.quotas {
-            let (Some(first), Some(last)) = (series.first(), series.last()) else {
-                continue;
-            };
             let hit: Vec<_> = series
                 .windows(2)
                 .filter(|pair| share_of_periods(&pair[0], &pair[1]) >= MIN_PERIODS)
@@ -83,23 +80,26 @@ impl Throttled {
                     (pair[0].at.0, pair[1].at.0, ns)
                 })
                 .collect();
-            let periods = share_of_periods(first, last);
-            if hit.is_empty() && periods == 0.0 {
+            let Some(last) = series.last().filter(|_| !hit.is_empty()) else {
                 continue;
-            }
+            };
+            let of_pairs = |of: fn(&QuotaSample) -> u64| -> f64 {
+                let pairs = series.windows(2);
+                pairs
+                    .map(|pair| of(&pair[1]).saturating_sub(of(&pair[0])) as f64)
+                    .sum()
+            };
             let held = held(facts.session, cgroup);
             for pid in &held {
                 out.held.entry(*pid).or_default().push(hits.len());
             }
             hits.push(hit);
-            if periods > out.most.as_ref().map_or(0.0, |most| most.periods) {
-                out.most = Some(Quota {
-                    cgroup: cgroup.clone(),
-                    cpus: last.quota_us as f64 / last.period_us.max(1) as f64,
-                    periods,
-                    held,
-                });
-            }
+            out.quotas.push(Quota {
+                cgroup: cgroup.clone(),
+                cpus: last.quota_us as f64 / last.period_us.max(1) as f64,
+                periods: of_pairs(|q| q.throttled_periods) / of_pairs(|q| q.periods).max(1.0),
+                held,
+            });
         }
         for quotas in out.held.values() {
             if !out.stretches.contains_key(quotas) {

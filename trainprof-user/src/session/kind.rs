@@ -110,12 +110,11 @@ const BY_CALL: [(WaitKind, &[&str]); 6] = [
         ],
     ),
     (WaitKind::Uring, &["io_uring_enter"]),
-    // Linux's own asynchronous I/O is of files, as good as always.
-    (
-        WaitKind::File,
-        &["io_submit", "io_getevents", "io_pgetevents"],
-    ),
+    (WaitKind::Uring, &AIO),
 ];
+
+/// Linux's own asynchronous I/O: of files, as good as always.
+const AIO: [&str; 3] = ["io_submit", "io_getevents", "io_pgetevents"];
 
 /// Calls that have a path, or a descriptor that is not known: they wait for files.
 const ON_FILES: [&str; 32] = [
@@ -152,6 +151,11 @@ const ON_FILES: [&str; 32] = [
     "msync",
     "close",
 ];
+
+/// Whether a call belongs to Linux's own asynchronous I/O (io_submit(2)).
+pub fn is_aio(nr: i16) -> bool {
+    arch::syscall_name(nr).is_some_and(|name| AIO.contains(&name))
+}
 
 /// Name of the system call, or of what stands in its place.
 pub fn syscall_name(nr: i16) -> String {

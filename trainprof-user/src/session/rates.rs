@@ -75,18 +75,19 @@ pub fn rates(fact: &AllocWindowFact, function: &str, seconds: f64) -> Rates {
 /// short for a job's waiting to be typical in it.
 ///
 /// Where calls are paired with releases, probes take most of the time, and what is left of it is as uncertain as what a hit costs: such windows say what that is,
-/// and rates themselves only where there are no others.
+/// and rates themselves only where no others counted any.
 pub fn estimate(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<Estimate> {
     let dearer = dearer(rates);
     let plain: Vec<Rates> = rates.iter().copied().filter(|r| !r.paired).collect();
-    let rates = if plain.is_empty() { rates } else { &plain };
+    let counted = |rates: &[Rates]| rates.iter().map(|rates| rates.seen.calls).sum::<f64>();
+    let rates = if counted(&plain) > 0.0 { &plain } else { rates };
     let own = |rates: &Rates| rates.own(dearer.factor);
     let seconds: f64 = rates.iter().map(own).sum();
     if seconds <= 0.0 {
         return None;
     }
     let per_second = rates.iter().map(of).sum::<f64>() / seconds;
-    let counted: f64 = rates.iter().map(|rates| rates.seen.calls).sum();
+    let counted = counted(rates);
     let slowed = dearer.error * slowed(rates, dearer.factor);
     let by_cpu = rates.iter().all(|rates| rates.by_cpu);
     let spread = if rates.len() < ENOUGH_WINDOWS {
@@ -149,6 +150,19 @@ mod tests {
         let told = |all: &[Rates]| estimate(all, 1.0, &|rates| rates.seen.calls).expect("a rate");
         let alone = told(&all);
         assert!((alone.value / 350e3 - 1.0).abs() > 0.1, "{alone:?}");
+        // One in which it was not called does not tell that it never is.
+        let mut empty = window(0.005, 1.0, 0.85, 0.85);
+        (
+            empty.seen.hits,
+            empty.seen.calls,
+            empty.seen.lost,
+            empty.bytes,
+        ) = (0.0, 0.0, 0.0, 0.0);
+        let with_empty = told(&[&all[..], &[empty]].concat());
+        assert!(with_empty.value > 100e3, "{with_empty:?}");
+        let with_one = told(&[&all[..], &[window(0.005, 1.0, 0.85, 0.85)]].concat());
+        assert!((with_one.value / 350e3 - 1.0).abs() < 0.1, "{with_one:?}");
+        assert!(with_one.error > 0.4 * with_one.value, "{with_one:?}");
         for seconds in [0.005, 0.01, 0.009, 0.006] {
             all.push(window(seconds, 1.0, 0.85, 0.85));
         }

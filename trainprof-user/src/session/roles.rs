@@ -9,7 +9,7 @@ use trainprof_common::{arch, thread::WakerKind};
 
 use super::{
     MIN_STATE_BYTES, Session, Thread, WRITTEN,
-    kind::{WaitKind, wait_kind},
+    kind::{WaitKind, is_aio, wait_kind},
     passing,
 };
 
@@ -520,6 +520,7 @@ pub fn share(session: &Session, thread: &Thread, roles: &BTreeMap<u32, Role>) ->
                 out.lock_wait += part
             }
             (WaitKind::File | WaitKind::Fault | WaitKind::Device, _) => out.io_wait += part,
+            (WaitKind::Uring, None) if is_aio(id.nr) => out.io_wait += part,
             (_, Some(pid)) if pid == thread.pid => out.lock_wait += part,
             (_, Some(_)) if own == Some(Role::Trainer) && from_role == Some(Role::Worker) => {
                 out.data_wait += part

@@ -12,7 +12,7 @@ use crate::{
     record::fact::{ObjectFact, WakerFact},
     session::{
         WaitId,
-        kind::{WaitKind, wait_kind},
+        kind::{WaitKind, is_aio, wait_kind},
         roles::exchanges,
     },
 };
@@ -42,7 +42,7 @@ impl Scene<'_> {
         // Of several files at once: of who hardly writes any, those that it reads.
         let activity = session.thread(tid).map(|thread| thread.activity);
         let writes = activity.is_some_and(|activity| activity.writes_state());
-        let ring = arch::syscall_name(nr) == Some("io_uring_enter");
+        let ring = arch::syscall_name(nr) == Some("io_uring_enter") || is_aio(nr);
         if ring && object.fileset == 0 && !writes {
             detail.fileset = self.files.main_of_thread(tid);
         }

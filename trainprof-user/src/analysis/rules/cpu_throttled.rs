@@ -15,7 +15,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         cpus,
         periods,
         held,
-    }) = &look.analysis.throttled
+    }) = blamed(look)
     else {
         // No time can be blamed on a quota that was not hit: only whether enough was seen is left to say.
         return look.cause(KIND, |_| Default::default());
@@ -28,14 +28,16 @@ pub(super) fn rule(look: &Look) -> Answer {
         evidence.insert("throttled_periods_share", rounded(*periods));
         evidence.insert("wanted_cpus", rounded(wanted));
         let (which, who) = if part < HOLDS_ALL {
-            let count = held.len();
-            let of = match held.first().filter(|_| count == 1) {
-                Some(pid) => format!("process {pid} of the job alone"),
-                None => format!("{count} processes of the job and not the others"),
+            let (of, who) = match held.first().filter(|_| held.len() == 1) {
+                Some(pid) => (format!("process {pid} of the job alone"), "it uses while it is"),
+                None => (
+                    "a part of the job's processes".to_owned(),
+                    "they use while they are",
+                ),
             };
-            (format!(", which holds {of},"), "these use")
+            (format!(", which holds {of},"), who)
         } else {
-            (String::new(), "the job uses")
+            (String::new(), "the job uses while it is")
         };
         (
             format!(
@@ -43,9 +45,27 @@ pub(super) fn rule(look: &Look) -> Answer {
                 words::percent(*periods)
             ),
             format!(
-                "raise the quota from {cpus:.2} to about {wanted:.1} CPUs, which is what {who} while not stopped (cpu.max; cpu.cfs_quota_us in control groups of version 1; the container's CPU limit)"
+                "raise the quota from {cpus:.2} to about {wanted:.1} CPUs, which is what {who} not stopped (cpu.max; cpu.cfs_quota_us in control groups of version 1; the container's CPU limit)"
             ),
         )
+    })
+}
+
+/// Of the quotas that were hit the one that holds most of what was stopped; of several the one that was hit most.
+fn blamed<'a>(look: &Look<'a>) -> Option<&'a Quota> {
+    let stopped = |quota: &Quota| -> f64 {
+        look.parts(KIND)
+            .filter(|share| {
+                let pid = look.facts.pid(share.detail.tid);
+                pid.is_some_and(|pid| quota.held.contains(&pid))
+            })
+            .map(|share| share.ns)
+            .sum()
+    };
+    let order = |quota: &Quota| (stopped(quota), quota.periods);
+    look.analysis.quotas.iter().max_by(|a, b| {
+        let ((a_ns, a_hit), (b_ns, b_hit)) = (order(a), order(b));
+        a_ns.total_cmp(&b_ns).then(a_hit.total_cmp(&b_hit))
     })
 }
 
@@ -53,7 +73,9 @@ pub(super) fn rule(look: &Look) -> Answer {
 /// the host has. Whoever is stopped has used its quota up.
 fn wanted_cpus(look: &Look, quota: f64, part: f64) -> f64 {
     let terms = &look.trainer.terms;
-    let going = (terms.wall - look.trainer.ns(KIND)).max(terms.wall * 0.05);
+    let going = (terms.wall - look.trainer.ns(KIND))
+        .max(terms.wall * 0.05)
+        .max(1.0);
     (terms.cpu * part)
         .max(quota * terms.wall)
         .min(terms.host_cpus * going)

@@ -28,9 +28,11 @@ const STEADY: f64 = 0.6;
 const NOT_FILLING: f64 = 0.7;
 /// The tail must still grow at this share of the whole's pace: what fills up and then stays may have been full for that long alone.
 const STILL: f64 = 0.5;
-/// The tail is as long as the line takes for so many times what points lie beside it, and at least so many points.
+/// The tail is as long as the line takes for so many times what points lie beside it, and at least so many points, and such a part of all: a job that
+/// pauses does not grow.
 const TAIL_NOISE: f64 = 8.0;
 const MIN_TAIL: usize = 4;
+const MIN_TAIL_PART: f64 = 1.0 / 12.0;
 /// What is never given back again must grow in the earlier half already, at this share of the whole's pace: a saw's
 /// last tooth alone says nothing.
 const FLOOR: f64 = 0.4;
@@ -70,7 +72,8 @@ fn tail(points: &[(f64, f64)]) -> Option<&[(f64, f64)]> {
     let squares = before.iter().map(|(t, v)| (v - value(*t) - mean).powi(2));
     let noise = (squares.sum::<f64>() / (before.len() - 2) as f64).sqrt();
     let spacing = (points[points.len() - 1].0 - points[0].0) / (points.len() - 1) as f64;
-    let wanted = (TAIL_NOISE * noise / (line.slope * spacing)).max(MIN_TAIL as f64);
+    let least = (points.len() as f64 * MIN_TAIL_PART).max(MIN_TAIL as f64);
+    let wanted = (TAIL_NOISE * noise / (line.slope * spacing)).max(least);
     (line.slope > 0.0 && wanted <= points.len() as f64 / 3.0)
         .then(|| &points[points.len() - wanted.ceil() as usize..])
 }
@@ -137,6 +140,13 @@ mod tests {
         let collected = steady_growth(&series(|t| 100.0 + 3.0 * t + (t % 7.0) * 2.0));
         let slope = collected.expect("a leak below a saw").slope;
         assert!((slope - 3.0).abs() < 0.3, "{slope}");
+        let paused: Vec<_> = (0..600)
+            .map(|n| (f64::from(n), f64::from(n.min(596)) * 3.0))
+            .collect();
+        assert!(
+            steady_growth(&paused).is_some(),
+            "a leak of a job that pauses in the end"
+        );
         for phase in 0..7 {
             // Whatever part of a tooth comes last.
             let saw = series(|t| 100.0 + 3.0 * t + ((t + f64::from(phase)) % 7.0) * 2.0);

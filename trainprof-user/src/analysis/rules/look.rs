@@ -10,6 +10,7 @@ use crate::{
     analysis::{
         Analysis, Kind, Share, Trainer,
         causes::outsider,
+        cpus::left_by_quotas,
         facts::{Call, Facts},
         files::FileTime,
         python::{Place, Python},
@@ -486,7 +487,7 @@ impl Look<'_> {
         2 * programs.count() > makers.len()
     }
 
-    /// CPUs of the host that nobody used, on average; fewer where the job has a quota.
+    /// CPUs of the host that nobody used, on average; fewer where the job, or those that make its batches, have a quota.
     pub fn free_cpus(&self) -> f64 {
         let terms = &self.trainer.terms;
         let by_job = terms.cpus - terms.cpu / self.trainer.wall.max(1.0);
@@ -498,7 +499,9 @@ impl Look<'_> {
             }
             _ => f64::INFINITY,
         };
-        by_job.min(by_host).max(0.0)
+        let makers = &self.trainer.cast.makers;
+        let by_quota = left_by_quotas(self.facts, makers).unwrap_or(f64::INFINITY);
+        by_job.min(by_host).min(by_quota).max(0.0)
     }
 
     /// What to do about CPUs that the job is kept from; empty when it may use all of the host's, or leaves its own idle.

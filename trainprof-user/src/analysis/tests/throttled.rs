@@ -167,3 +167,31 @@ fn a_quota_that_holds_all_of_the_job_stops_all_of_it() {
         );
     }
 }
+
+#[test]
+fn quotas_of_groups_side_by_side_add_up() {
+    let mut tale = job(1);
+    for n in 0..80 {
+        let from = f64::from(n) * 100.0;
+        feeds(&mut tale, 201, from, from + 70.0);
+        stall(&mut tale, from, from + 70.0, 201);
+    }
+    for (pid, group) in [(TRAINER, "/a"), (201, "/b")] {
+        tale.cgroup(pid, group);
+    }
+    let mut session = tale.session(8000.0);
+    for (cgroup, quota_us) in [("/a", 30_000), ("/b", 40_000)] {
+        session.apply(&Record::Quota(QuotaSample {
+            at: KtimeNs(at(0.0)),
+            cgroup: cgroup.to_owned(),
+            quota_us,
+            period_us: 100_000,
+            periods: 0,
+            throttled_periods: 0,
+            throttled_ns: 0,
+        }));
+    }
+    let analysis = analyse(&session);
+    let trainer = analysis.trainer.as_ref().expect("a trainer");
+    close(trainer.terms.cpus, 0.7, "CPUs of both");
+}
