@@ -331,8 +331,9 @@ fn waits_for_asynchronous_reads_are_waits_for_storage() {
     let waited: f64 = waits
         .iter()
         .filter(|wait| wait["kind"] == "uring")
-        .map(|wait| f64_at(wait, "/seconds"))
+        .map(|wait| f64_at(wait, "/seconds") + f64_at(wait, "/runnable_s"))
         .sum();
+    // Off the CPU: until woken, and until on one again.
     checks.near("waits", f64_at(truth, "/aio/seconds"), waited);
     let share = report.f64("/trainer/share/io_wait");
     let told = share * report.f64("/duration_s");
