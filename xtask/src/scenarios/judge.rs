@@ -44,9 +44,17 @@ pub struct Verdict {
     pub misses: Vec<String>,
 }
 
-/// Whether what a user acts on is wrong: how much, and how many steps there are, is a question of degree.
+/// Whether what a user acts on is wrong: how much, and how many steps there are, is a question of degree; that no steps could be told is said, and
+/// no verdict is made of it.
 pub fn is_wrong(misses: &[&str]) -> bool {
-    const DEGREES: [&str; 5] = ["share", "step count", "p50", "p95", "idle blame"];
+    const DEGREES: [&str; 6] = [
+        "share",
+        "step count",
+        "no steps",
+        "p50",
+        "p95",
+        "idle blame",
+    ];
     !misses.iter().all(|miss| DEGREES.contains(miss))
 }
 
