@@ -21,6 +21,9 @@ pub const UNKNOWN_RATE: f64 = 1e6;
 /// Below this share of a process's clock samples its allocator is little, once there are enough of them.
 const LITTLE: f64 = 0.01;
 const ENOUGH_SAMPLES: u64 = 50;
+/// A window is planned to see this part of the calls at which it closes early, or less: one that ends by how much was called lasts
+/// the longer the slower the job is just then, so that slow times would weigh more than they last.
+const EXPECTED_OF_CAP: f64 = 0.6;
 /// More than caches alone can make of a hit.
 const MOST_SLOWER: f64 = 4.0;
 
@@ -259,6 +262,11 @@ pub fn longest(costs: &Costs, chosen: &Candidate, wish: &Wish, room: &Room) -> O
             };
             let max_calls = (counted / call_least_ns) as u64;
             if max_calls < TOO_FEW_CALLS {
+                continue;
+            }
+            let expected = rate.unwrap_or(0.0) * (1.0 - share) * length_ns / 1e9;
+            let shorter = n + 1 < LENGTHS_US.len();
+            if shorter && expected > EXPECTED_OF_CAP * max_calls as f64 {
                 continue;
             }
             return Some(Plan {
