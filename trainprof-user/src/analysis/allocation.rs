@@ -27,33 +27,37 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Share (0–1) of its process's calls, with the standard error of sampling.
+    /// Share (0–1) of its process's calls, with the standard error of windows and of sampling.
     pub fn share(&self, session: &Session) -> Estimate {
+        let within = self.share_of_calls(session);
+        let process = session.alloc.processes.get(&self.pid);
+        let function =
+            process.and_then(|p| p.share_of_function(&self.allocator, session.cpus_used(self.pid)));
+        function.map_or(within, |function| function.times(within))
+    }
+
+    /// Calls a second, likewise; `None`: no window told of the function.
+    pub fn allocs_per_s(&self, session: &Session) -> Option<Estimate> {
+        let process = session.alloc.processes.get(&self.pid)?;
+        let all = process.function_allocs_per_s(&self.allocator, session.cpus_used(self.pid))?;
+        Some(all.times(self.share_of_calls(session)))
+    }
+
+    /// Bytes a second, likewise.
+    pub fn bytes_per_s(&self, session: &Session) -> Option<Estimate> {
+        let process = session.alloc.processes.get(&self.pid)?;
+        let all = process.function_bytes_per_s(&self.allocator, session.cpus_used(self.pid))?;
+        Some(all.times(share_of_bytes(&self.sampled, &self.all(session))))
+    }
+
+    /// Of the sampled calls of what it calls.
+    fn share_of_calls(&self, session: &Session) -> Estimate {
         let all = self.all(session).calls.max(1) as f64;
         let share = self.sampled.calls as f64 / all;
         Estimate {
             value: share,
             error: drawn(share, all),
         }
-    }
-
-    /// Share (0–1) of the bytes that its process asks for, with the standard error of sampling.
-    pub fn share_of_bytes(&self, session: &Session) -> Estimate {
-        share_of_bytes(&self.sampled, &self.all(session))
-    }
-
-    /// Calls a second, with the standard error of windows and of sampling; `None`: no window told of the process.
-    pub fn allocs_per_s(&self, session: &Session) -> Option<Estimate> {
-        let process = session.alloc.processes.get(&self.pid)?;
-        let all = process.allocs_per_s(session.cpus_used(self.pid))?;
-        Some(of(all, self.share(session)))
-    }
-
-    /// Bytes a second, likewise.
-    pub fn bytes_per_s(&self, session: &Session) -> Option<Estimate> {
-        let process = session.alloc.processes.get(&self.pid)?;
-        let all = process.bytes_per_s(session.cpus_used(self.pid))?;
-        Some(of(all, self.share_of_bytes(session)))
     }
 
     /// Of its calls.
@@ -69,8 +73,10 @@ impl Caller {
         Some(format!("{} ({module})", super::words::function(function)))
     }
 
+    /// Sampled calls of the same function by the same process.
     fn all(&self, session: &Session) -> SiteSum {
-        let sampled = session.alloc.sampled.get(&self.pid);
+        let key = (self.pid, self.allocator.clone());
+        let sampled = session.alloc.sampled.get(&key);
         sampled.copied().unwrap_or_default()
     }
 }
@@ -93,14 +99,6 @@ fn share_of_bytes(part: &SiteSum, all: &SiteSum) -> Estimate {
     Estimate {
         value: share,
         error: (variance.sqrt() / bytes).max(of_calls * size * other_size / (mean * mean)),
-    }
-}
-
-/// A share of a rate, as far off as either may be.
-fn of(rate: Estimate, share: Estimate) -> Estimate {
-    Estimate {
-        value: rate.value * share.value,
-        error: (rate.error * share.value).hypot(rate.value * share.error),
     }
 }
 
@@ -137,14 +135,15 @@ pub fn callers(session: &Session) -> Vec<Caller> {
             row.frames.clone_from(frames);
         }
     }
-    let mut out: Vec<Caller> = rows.into_values().collect();
-    out.sort_by(|a, b| {
-        b.sampled
-            .calls
-            .cmp(&a.sampled.calls)
+    let rate = |caller: &Caller| caller.allocs_per_s(session).map_or(0.0, |rate| rate.value);
+    let mut out: Vec<(f64, Caller)> = rows.into_values().map(|row| (rate(&row), row)).collect();
+    out.sort_by(|(a_rate, a), (b_rate, b)| {
+        b_rate
+            .total_cmp(a_rate)
+            .then(b.sampled.calls.cmp(&a.sampled.calls))
             .then(a.pid.cmp(&b.pid))
     });
-    out
+    out.into_iter().map(|(_, caller)| caller).collect()
 }
 
 /// The last part of a path.

@@ -20,7 +20,7 @@ use crate::{
     session::{
         Id, Session,
         alloc::{Estimate, ProcessAllocs},
-        shares::Histogram,
+        strata::Sizes,
     },
     time::seconds,
 };
@@ -53,7 +53,7 @@ pub fn allocation(session: &Session, top: usize) -> Option<Allocation> {
         window_s: round(seen.processes.values().map(|p| p.seconds).sum(), 6),
         allocs_per_s_error: error(seen.allocs_per_s(cpus)),
         alloc_bytes_per_s_error: error(seen.bytes_per_s(cpus)),
-        sizes: sizes(&seen.sizes),
+        sizes: sizes(seen.sizes(cpus)),
         lifetimes: seen.short_lived().map(|short| Lifetimes {
             followed: lived.tracked,
             followed_bytes: lived.tracked_bytes,
@@ -79,8 +79,8 @@ fn error(rate: Option<Estimate>) -> Option<f64> {
     rate.map(|rate| round(rate.error, 1))
 }
 
-fn sizes(of: &Histogram) -> Vec<AllocSizeRow> {
-    of.rows()
+fn sizes(of: Sizes) -> Vec<AllocSizeRow> {
+    of.into_iter()
         .map(|(bucket, count, share)| AllocSizeRow {
             from_bytes: size_low(usize::from(bucket)),
             count,
@@ -110,7 +110,7 @@ fn process(session: &Session, pid: u32, top: usize) -> AllocProcess {
                 allocs_per_s_error: error(allocs),
                 bytes_per_s: value(bytes),
                 bytes_per_s_error: error(bytes),
-                sizes: sizes(&thread.sizes),
+                sizes: sizes(process.thread_sizes(thread, cpus)),
             }
         })
         .collect();
@@ -131,7 +131,7 @@ fn process(session: &Session, pid: u32, top: usize) -> AllocProcess {
             .map(|(name, (count, _))| (name.clone(), *count))
             .collect(),
         threads: threads(process),
-        sizes: sizes(&process.sizes),
+        sizes: sizes(process.sizes(cpus)),
         by_thread,
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 pub use super::rates::Estimate;
 use super::{
-    rates::{Rates, dearer, estimate, rates, slowed},
+    rates::{Rates, beside_others, dearer, estimate, rates, slowed},
     shares::{Histogram, Part, Whole},
+    strata::{Sizes, Stratum, sizes},
 };
 use crate::record::{
     Record,
@@ -27,7 +28,7 @@ pub struct ProcessAllocs {
     pub functions: BTreeMap<String, (u64, u64)>,
     /// What windows counted of each function: calls and bytes.
     wholes: BTreeMap<String, (Whole, Whole)>,
-    pub sizes: Histogram,
+    sizes: BTreeMap<String, Histogram>,
     pub threads: BTreeMap<u32, ThreadAllocs>,
     pub windows: u32,
     pub seconds: f64,
@@ -39,7 +40,7 @@ pub struct ThreadAllocs {
     pub calls: u64,
     /// By function: its part of calls and of bytes.
     parts: BTreeMap<String, (Part, Part)>,
-    pub sizes: Histogram,
+    sizes: BTreeMap<String, Histogram>,
 }
 
 impl ProcessAllocs {
@@ -48,7 +49,7 @@ impl ProcessAllocs {
         // (Calls, bytes) of this window.
         let mut functions = BTreeMap::<&str, (u64, u64)>::new();
         let mut threads = BTreeMap::<u32, BTreeMap<&str, (u64, u64)>>::new();
-        let mut sizes = BTreeMap::<u32, BTreeMap<u8, u64>>::new();
+        let mut sizes = BTreeMap::<(u32, &str), BTreeMap<u8, u64>>::new();
         for calls in calls {
             let function = calls.function.as_str();
             let of_thread = threads.entry(calls.tid).or_default();
@@ -59,7 +60,7 @@ impl ProcessAllocs {
                 sum.0 += calls.count;
                 sum.1 += calls.bytes;
             }
-            let of_thread = sizes.entry(calls.tid).or_default();
+            let of_thread = sizes.entry((calls.tid, function)).or_default();
             for (bucket, count) in &calls.sizes {
                 *of_thread.entry(*bucket).or_default() += u64::from(*count);
             }
@@ -80,12 +81,70 @@ impl ProcessAllocs {
                 part.0.add(*calls as f64, all.0 as f64);
                 part.1.add(*bytes as f64, all.1 as f64);
                 thread.calls += calls;
-            }
-            if let Some(sizes) = sizes.get(tid) {
-                thread.sizes.add(sizes);
+                if let Some(sizes) = sizes.get(&(*tid, *function)) {
+                    let of = thread.sizes.entry((*function).to_owned()).or_default();
+                    of.add(sizes);
+                }
             }
         }
-        self.sizes.add(&together(sizes.values()));
+        for function in functions.keys() {
+            let of = sizes.iter().filter(|((_, of), _)| of == function);
+            let together = together(of.map(|(_, sizes)| sizes));
+            let whole = self.sizes.entry((*function).to_owned()).or_default();
+            whole.add(&together);
+        }
+    }
+
+    /// Calls a second of each function, as far off as they are beside each other.
+    fn strata(&self, cpus: f64) -> impl Iterator<Item = (&str, Estimate)> {
+        self.rates.iter().filter_map(move |(function, rates)| {
+            let of = beside_others(rates, cpus, &|rates| rates.seen.calls)?;
+            Some((function.as_str(), of))
+        })
+    }
+
+    fn size_strata(&self, cpus: f64) -> impl Iterator<Item = Stratum<'_>> {
+        self.strata(cpus).filter_map(|(function, rate)| {
+            let sizes = self.sizes.get(function)?;
+            Some(Stratum { rate, sizes })
+        })
+    }
+
+    /// How often calls asked for which size; `cpus`: see [`Self::allocs_per_s`].
+    pub fn sizes(&self, cpus: f64) -> Sizes {
+        sizes(self.size_strata(cpus))
+    }
+
+    pub fn thread_sizes(&self, thread: &ThreadAllocs, cpus: f64) -> Sizes {
+        sizes(self.strata(cpus).filter_map(|(function, all)| {
+            let share = self.share_in(thread, function, |both| &both.0, |both| &both.0)?;
+            let rate = all.times(share);
+            let sizes = thread.sizes.get(function)?;
+            Some(Stratum { rate, sizes })
+        }))
+    }
+
+    /// Share (0–1) of its calls that are of this function; `None`: no window told.
+    pub fn share_of_function(&self, function: &str, cpus: f64) -> Option<Estimate> {
+        let (mut of, mut others) = (None, Estimate::default());
+        for (name, rate) in self.strata(cpus) {
+            if name == function {
+                of = Some(rate);
+            } else {
+                others.value += rate.value;
+                others.error = others.error.hypot(rate.error);
+            }
+        }
+        of?.beside(others)
+    }
+
+    /// Calls of one function a second, and their bytes.
+    pub fn function_allocs_per_s(&self, function: &str, cpus: f64) -> Option<Estimate> {
+        estimate(self.rates.get(function)?, cpus, &|rates| rates.seen.calls)
+    }
+
+    pub fn function_bytes_per_s(&self, function: &str, cpus: f64) -> Option<Estimate> {
+        estimate(self.rates.get(function)?, cpus, &|rates| rates.bytes)
     }
 
     fn estimate(&self, cpus: f64, of: impl Fn(&Rates) -> f64) -> Option<Estimate> {
@@ -143,11 +202,8 @@ impl ProcessAllocs {
             let Some(all) = estimate(rates, cpus, &of) else {
                 continue;
             };
-            let share = thread.parts.get(function).zip(self.wholes.get(function));
-            let calls = self.functions.get(function).map_or(0, |sum| sum.0);
-            let share = share
-                .and_then(|(parts, wholes)| part(parts).of(whole(wholes), calls))
-                .unwrap_or_default();
+            let share = self.share_in(thread, function, &whole, &part);
+            let share = share.unwrap_or_default();
             let factor = dearer(rates).factor;
             // Who calls more often is slowed down by more: its share in windows is too small by up to so much.
             let unequal = share.value * (1.0 - share.value) * factor * slowed(rates, factor);
@@ -157,6 +213,19 @@ impl ProcessAllocs {
             sum.error += (all.error * share.value).hypot(all.value * error);
         }
         sum
+    }
+
+    /// A thread's share (0–1) of what is told of a function; `None`: it has none.
+    fn share_in(
+        &self,
+        thread: &ThreadAllocs,
+        function: &str,
+        whole: impl Fn(&(Whole, Whole)) -> &Whole,
+        part: impl Fn(&(Part, Part)) -> &Part,
+    ) -> Option<Estimate> {
+        let (parts, wholes) = thread.parts.get(function).zip(self.wholes.get(function))?;
+        let calls = self.functions.get(function).map_or(0, |sum| sum.0);
+        part(parts).of(whole(wholes), calls)
     }
 }
 
@@ -245,15 +314,13 @@ pub struct AllocSeen {
     pub opening_ns: Option<u64>,
     pub allocators: BTreeMap<u32, AllocatorFact>,
     pub processes: BTreeMap<u32, ProcessAllocs>,
-    /// Of the whole job.
-    pub sizes: Histogram,
     pub lifetimes: AllocLifetimesFact,
     lived: Lived,
     /// Bucket of nanoseconds to how many.
     pub lifetime_ns: BTreeMap<u8, u64>,
     pub sites: BTreeMap<SiteKey, SiteSum>,
-    /// Of each process, those whose site is no longer kept too.
-    pub sampled: BTreeMap<u32, SiteSum>,
+    /// Of each process and function, those whose site is no longer kept too.
+    pub sampled: BTreeMap<(u32, String), SiteSum>,
     pub governor: Option<GovernorFact>,
     /// What was left out at some time, and for how many nanoseconds.
     pub shed_ns: BTreeMap<String, u64>,
@@ -327,11 +394,6 @@ impl AllocSeen {
                     .push(rates(fact, function, seconds));
             }
         }
-        let mut sizes = BTreeMap::new();
-        for (bucket, count) in calls.iter().flat_map(|calls| &calls.sizes) {
-            *sizes.entry(*bucket).or_default() += u64::from(*count);
-        }
-        self.sizes.add(&sizes);
     }
 
     fn lived(&mut self, fact: &AllocLifetimesFact) {
@@ -351,7 +413,8 @@ impl AllocSeen {
 
     fn site(&mut self, fact: &AllocSiteFact) {
         let sampled = SiteSum::of(fact);
-        self.sampled.entry(fact.pid).or_default().add(&sampled);
+        let of = self.sampled.entry((fact.pid, fact.function.clone()));
+        of.or_default().add(&sampled);
         let key = (fact.pid, fact.function.clone(), fact.frames.clone());
         self.sites.entry(key).or_default().add(&sampled);
         if self.sites.len() > MOST_SITES {
@@ -375,6 +438,12 @@ impl AllocSeen {
             .processes
             .iter()
             .filter_map(|(pid, process)| process.bytes_per_s(cpus(*pid))))
+    }
+
+    /// How often calls of the whole job asked for which size.
+    pub fn sizes(&self, cpus: impl Fn(u32) -> f64) -> Sizes {
+        let processes = self.processes.iter();
+        sizes(processes.flat_map(|(pid, process)| process.size_strata(cpus(*pid))))
     }
 
     /// Of the blocks that were followed; `None`: none was.
@@ -486,12 +555,12 @@ mod tests {
             assert!(told.error > 0.0 && told.error < 0.05 * calls, "{told:?}");
             let told = rate(process.thread_bytes_per_s(thread, 0.5));
             assert!((told.value / bytes - 1.0).abs() < 1e-6, "{tid}: {told:?}");
-            let sizes: Vec<(u8, u64, Estimate)> = thread.sizes.rows().collect();
+            let sizes: Vec<(u8, u64, Estimate)> = process.thread_sizes(thread, 0.5);
             assert_eq!((sizes.len(), sizes[0].0), (1, bucket));
         }
-        let shares: Vec<f64> = process.sizes.rows().map(|row| row.2.value).collect();
+        let shares: Vec<f64> = process.sizes(0.5).iter().map(|row| row.2.value).collect();
         assert!((shares[0] - 2.0 / 3.0).abs() < 1e-9, "{shares:?}");
-        assert_eq!(seen.sizes.rows().count(), 2);
+        assert_eq!(seen.sizes(|_| 0.5).len(), 2);
     }
 
     #[test]

@@ -18,6 +18,7 @@ pub mod python;
 mod rates;
 pub mod roles;
 pub mod shares;
+pub mod strata;
 mod threads;
 mod uncounted;
 mod untimed;

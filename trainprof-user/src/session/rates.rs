@@ -78,6 +78,24 @@ pub fn rates(fact: &AllocWindowFact, function: &str, seconds: f64) -> Rates {
 /// and rates themselves only where no others counted any.
 pub fn estimate(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<Estimate> {
     let dearer = dearer(rates);
+    told(rates, cpus, of, dearer)
+}
+
+/// The same beside other functions of the process: what probes cost is off alike for all of them.
+pub fn beside_others(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<Estimate> {
+    let dearer = Dearer {
+        error: 0.0,
+        ..dearer(rates)
+    };
+    told(rates, cpus, of, dearer)
+}
+
+fn told(
+    rates: &[Rates],
+    cpus: f64,
+    of: &impl Fn(&Rates) -> f64,
+    dearer: Dearer,
+) -> Option<Estimate> {
     let plain: Vec<Rates> = rates.iter().copied().filter(|r| !r.paired).collect();
     let counted = |rates: &[Rates]| rates.iter().map(|rates| rates.seen.calls).sum::<f64>();
     let rates = if counted(&plain) > 0.0 { &plain } else { rates };

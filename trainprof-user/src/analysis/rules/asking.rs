@@ -47,7 +47,10 @@ impl Asking {
         let number = |of: Option<f64>| of.map_or(Value::Null, rounded);
         let short = session.alloc.short_lived();
         let process = pid.and_then(|pid| session.alloc.processes.get(&pid));
-        let mut sizes: Vec<_> = process.map_or_else(Vec::new, |p| p.sizes.rows().collect());
+        let sizes = process
+            .zip(pid)
+            .map(|(p, pid)| p.sizes(session.cpus_used(pid)));
+        let mut sizes = sizes.unwrap_or_default();
         sizes.sort_by(|a, b| b.2.value.total_cmp(&a.2.value));
         sizes.truncate(ROWS);
         let sizes: Value = sizes

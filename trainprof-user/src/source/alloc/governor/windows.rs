@@ -46,9 +46,8 @@ const WARM_UP_NS: u64 = 2_000_000_000;
 /// What is known of a process from its windows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    /// Calls a second of its busiest thread, and of all, had nothing slowed them down.
+    /// Calls a second of its busiest thread, had nothing slowed it down.
     pub(super) worst_rate: f64,
-    rate: f64,
     last: KtimeNs,
     windows: u32,
     /// Windows in which it made calls.
@@ -61,7 +60,6 @@ pub(super) struct Known {
 
 const NOTHING_KNOWN: Known = Known {
     worst_rate: 0.0,
-    rate: 0.0,
     last: KtimeNs(0),
     windows: 0,
     told: 0,
@@ -237,11 +235,11 @@ impl Governor {
             self.own_ns = learned(self.own_ns, beside_ns);
         }
         let counted = outcome.counted_s > 0.0 && outcome.calls > 0;
-        let (rate, worst_rate, worst) = if counted {
+        let (worst_rate, worst) = if counted {
             let worst = outcome.worst_calls as f64 / outcome.calls as f64;
-            (natural(outcome.calls), natural(outcome.worst_calls), worst)
+            (natural(outcome.worst_calls), worst)
         } else {
-            (0.0, 0.0, 1.0)
+            (0.0, 1.0)
         };
         let linger_ns = (costs.linger_ns * u64::from(probes)) as f64 * slowed(worst_rate, call_ns);
         let stop_ns = costs.pause_ns * u64::from(outcome.sites);
@@ -264,8 +262,8 @@ impl Governor {
         if counted {
             known.told += 1;
             if !outcome.paired {
-                known.worst_rate = worst_rate;
-                known.rate = rate;
+                // After a moment in which a host was slow the next window is no longer for that.
+                known.worst_rate = learned(known.worst_rate, worst_rate);
             }
             let outside = hits.saturating_sub(outcome.calls) as f64;
             let seen = outside / outcome.calls as f64 * outcome.counted_s;
