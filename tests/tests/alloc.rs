@@ -329,6 +329,58 @@ fn jemalloc_is_counted_right() {
     );
 }
 
+/// Three of four blocks come from a function of its own. It is not probed in each window, and counts by how often it is called all the same.
+#[test]
+fn jemallocs_own_functions_are_counted() {
+    let name = "jemallocs_own_functions_are_counted";
+    let library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
+    if !Path::new(library).exists() {
+        return skip(name, &format!("no {library}: `cargo xtask setup --test`"));
+    }
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "a steady clock") {
+        return;
+    }
+    let mut workload = workload(30, &["-x"], Some(library));
+    let watch = Watch::attach(workload.pid(), &options(&[]));
+    workload.go();
+    workload.wait_done();
+    let report = watch.stop().report();
+    let truth = workload.finish();
+    close(
+        "allocations a second",
+        f64_at(&truth, "/calls_per_s"),
+        report.f64("/memory/allocs_per_s"),
+        report.f64("/memory/allocation/allocs_per_s_error"),
+    );
+    let functions = report.at("/memory/allocation/processes/0/functions");
+    let counted = |of: &str| functions[of].as_u64().unwrap_or(0);
+    assert!(
+        counted("malloc") > 0 && counted("mallocx") > 0,
+        "{functions}"
+    );
+    let sizes = report.rows("/memory/allocation/sizes");
+    let small = sizes.iter().find(|row| row["from_bytes"] == 64);
+    let small = small.expect("blocks of 64 bytes");
+    let truly = u64_at(&truth, "/quick") as f64 / u64_at(&truth, "/calls") as f64;
+    close(
+        "blocks of 64 bytes",
+        truly,
+        f64_at(small, "/share"),
+        f64_at(small, "/share_error"),
+    );
+    let sites = report.rows("/memory/sites");
+    let site = sites.iter().find(|site| site["function"] == "quick");
+    let site = site.unwrap_or_else(|| panic!("its site among {sites:?}"));
+    assert_eq!(site["allocator"], "mallocx");
+    close(
+        "its call site",
+        truly,
+        f64_at(site, "/share"),
+        f64_at(site, "/share_error"),
+    );
+}
+
 #[test]
 fn tcmalloc_is_counted_right() {
     rates_are_right(
@@ -487,7 +539,7 @@ fn counted(python: &Path) -> (f64, f64, Vec<(u64, f64)>) {
     turn
 }
 
-/// Windows of all functions are planned as if each call were of the dearest, and their threads' calls are capped by that.
+/// A window is planned by how often the job called so far, and ends early where it calls a hundred times as often.
 #[test]
 fn a_window_ends_when_a_thread_has_had_enough() {
     let name = "a_window_ends_when_a_thread_has_had_enough";
@@ -495,7 +547,7 @@ fn a_window_ends_when_a_thread_has_had_enough() {
     if left_out_in_vm(name, "a window within seconds") {
         return;
     }
-    let mut workload = of_work("allocate-shared", 25, 2_000);
+    let mut workload = workload(25, &["-j", "12"], None);
     let watch = Watch::attach(workload.pid(), &options(&[]));
     workload.go();
     workload.wait_done();

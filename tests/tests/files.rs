@@ -48,6 +48,27 @@ fn check_all(seen: &Observed) -> Checks {
         let opens = u64_at(counts, "/open/count") - u64_at(counts, "/open/errors");
         let (reads, bytes) = (u64_at(counts, "/read/count"), u64_at(counts, "/read/bytes"));
         checks.directory(report, path, opens, Some(reads), bytes);
+        let row = report.directory(path).unwrap_or(&Value::Null);
+        for (name, truly) in counts.as_object().expect("operations of a directory") {
+            for what in ["count", "errors"] {
+                let pointer = format!("/operations/{name}/{what}");
+                let told = row.pointer(&pointer).and_then(Value::as_u64);
+                let truly = truly[what].as_u64().unwrap_or(0);
+                checks.exact(&format!("{path}: {pointer}"), truly, told.unwrap_or(0));
+            }
+        }
+    }
+    // What the job did is what it did on all file systems.
+    let on: Vec<&Value> = report.rows("/io/filesystems").iter().collect();
+    for (name, all) in report.at("/io/operations").as_object().expect("operations") {
+        let pointer = format!("/operations/{name}/count");
+        let of = |row: &&Value| row.pointer(&pointer).and_then(Value::as_u64);
+        let sum: u64 = on.iter().filter_map(of).sum();
+        checks.exact(
+            &format!("filesystems: {pointer}"),
+            u64_at(all, "/count"),
+            sum,
+        );
     }
     checks
 }

@@ -1,10 +1,12 @@
 /* Allocates at a known rate, in known sizes, for known times.
  *
- * allocate TRUTH SECONDS WORK [-t THREADS] [-f] [-e] [-d LIBRARY]  [-l EVERY] [-k ROUNDS] [-o SIZE]
+ * allocate TRUTH SECONDS WORK [-t THREADS] [-f] [-e] [-d LIBRARY]  [-l EVERY] [-k ROUNDS] [-o SIZE] [-x] [-j SECONDS]
  * Each thread goes round: three blocks of 64 bytes that are given back at once (`quick`), one of 5 000 bytes that lives
  * for ROUNDS rounds (`kept`; 4096), and some arithmetic of WORK turns between any two.
  * -f: forks a child now and then, which allocates a little and ends. -e: in the end executes itself for no time at all.
  * -d: loads a library now and then, and lets it go. -l: one block of 5 000 bytes in so many is never given back.
+ * -x: blocks of 64 bytes come from jemalloc's own `mallocx`.
+ * -j: for so long at first it works a hundred times as much between two blocks.
  * -o: every second thread asks for so many bytes where the others ask for 64, and works twice as long between two blocks.
  */
 #include "wl.h"
@@ -16,8 +18,8 @@ struct share {
     uint64_t calls, bytes, quick;
     double seconds;
     pid_t tid;
-    long work;
-    double until;
+    long work, usual_work;
+    double until, jumps;
     int forks;
     unsigned leak_every, since_leak, rounds_kept, size;
     uint64_t leaked, rounds;
@@ -25,6 +27,10 @@ struct share {
 } __attribute__((aligned(128)));
 
 static volatile unsigned sink;
+
+/* jemalloc's own, where they are asked for. */
+static void *(*mallocx)(size_t, int);
+static void (*dallocx)(void *, int);
 
 static void work(long turns)
 {
@@ -36,9 +42,12 @@ static void work(long turns)
 
 __attribute__((noinline)) static void quick(struct share *t)
 {
-    char *volatile block = malloc(t->size);
+    char *volatile block = mallocx ? mallocx(t->size, 0) : malloc(t->size);
     block[0] = 1;
-    free(block);
+    if (dallocx)
+        dallocx(block, 0);
+    else
+        free(block);
     t->calls++;
     t->bytes += t->size;
     t->quick++;
@@ -74,8 +83,13 @@ static void *allocate(void *argument)
         kept(t, &slots[round % t->rounds_kept]);
         t->rounds++;
         work(t->work);
-        if (round % 256 == 0 && now_s() > t->until)
-            break;
+        if (round % 256 == 0) {
+            double now = now_s();
+            if (now > t->until)
+                break;
+            if (now > t->jumps)
+                t->work = t->usual_work;
+        }
         if (t->forks && round % 65536 == 65535) {
             pid_t child = fork();
             if (child == 0) {
@@ -106,6 +120,7 @@ int main(int argc, char **argv)
         return 2;
     double seconds = atof(argv[2]);
     int threads = 1, executes = 0, other_size = 0;
+    double jumps = 0;
     struct share common = {.work = atol(argv[3]), .rounds_kept = MOST_KEPT, .size = 64};
     for (int i = 4; i < argc; i++) {
         if (!strcmp(argv[i], "-t") && i + 1 < argc)
@@ -122,6 +137,16 @@ int main(int argc, char **argv)
             common.rounds_kept = (unsigned)atoi(argv[++i]);
         else if (!strcmp(argv[i], "-o") && i + 1 < argc)
             other_size = atoi(argv[++i]);
+        else if (!strcmp(argv[i], "-j") && i + 1 < argc)
+            jumps = atof(argv[++i]);
+        else if (!strcmp(argv[i], "-x")) {
+            *(void **)&mallocx = dlsym(RTLD_DEFAULT, "mallocx");
+            *(void **)&dallocx = dlsym(RTLD_DEFAULT, "dallocx");
+            if (!mallocx || !dallocx) {
+                fprintf(stderr, "workload: no mallocx\n");
+                return 97;
+            }
+        }
     }
     if (!common.rounds_kept || common.rounds_kept > MOST_KEPT)
         return 2;
@@ -129,12 +154,16 @@ int main(int argc, char **argv)
     pthread_t ids[64];
     gate_begin();
     common.until = now_s() + seconds;
+    common.jumps = now_s() + jumps;
     for (int i = 0; i < threads && i < 64; i++) {
         tallies[i] = common;
         if (other_size && i % 2) {
             tallies[i].size = (unsigned)other_size;
             tallies[i].work *= 2;
         }
+        tallies[i].usual_work = tallies[i].work;
+        if (jumps > 0)
+            tallies[i].work *= 100;
         if (i > 0 && pthread_create(&ids[i], NULL, allocate, &tallies[i]))
             die("pthread_create");
     }

@@ -118,7 +118,7 @@ pub struct WatchArgs {
     pub gpu: gpu::Choice,
     /// How to look at calls of malloc and its like.
     /// auto: for some milliseconds at a time, as often as the overhead budget pays for.
-    /// full: probes on every call, all the time; what passes while sums are read, once a second, is not in them.
+    /// full: probes on every call, all the time.
     /// A job that allocates much runs several times slower: for test benches only.
     /// off: not at all.
     #[arg(

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use trainprof_common::op::{Class, Op};
 
 use super::{
-    io::{Group, add_traffic, group, op_of, round},
+    io::{ByOperation, Group, add_traffic, group, op_of, round},
     latency::{OfFilesets, Timed},
-    model::{DirectoryRow, ExtensionRow, FileTotals, FilesystemRow, Latencies, Traffic},
+    model::{
+        DirectoryRow, ExtensionRow, FileTotals, FilesystemRow, Latencies, Operations, Traffic,
+    },
 };
 use crate::{
     record::fact::FilesetFact,
@@ -23,6 +25,7 @@ struct Gathered {
     row: DirectoryRow,
     files: u64,
     bytes: u64,
+    operations: ByOperation,
     timed: OfFilesets,
 }
 
@@ -60,6 +63,7 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
             let row = DirectoryRow {
                 path,
                 totals: FileTotals::default(),
+                operations: BTreeMap::new(),
                 mean_file_bytes: None,
                 filesystem: fileset.and_then(|f| f.fs_type.clone()),
                 mount: fileset.and_then(|f| f.mount_point.clone()),
@@ -69,6 +73,7 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
                 row,
                 files: 0,
                 bytes: 0,
+                operations: ByOperation::default(),
                 timed: OfFilesets::default(),
             }
         });
@@ -80,6 +85,7 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
             continue;
         }
         row_of(session.filesets.get(&key.fileset), &mut |gathered| {
+            gathered.operations.add(op, total);
             let row = &mut gathered.row;
             let mut traffic = Traffic::default();
             add_traffic(&mut traffic, op, total);
@@ -123,8 +129,10 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
                  mut row,
                  files,
                  bytes,
+                 operations,
                  timed,
              }| {
+                row.operations = operations.rows();
                 row.totals.seconds = round(row.totals.seconds, 9);
                 row.mean_file_bytes = (files > 0).then(|| round(bytes as f64 / files as f64, 1));
                 row.latency_us = timed.latencies();
@@ -169,32 +177,68 @@ pub fn filesystems(
             .or_default()
             .insert(key.dev);
     }
-    let mut sums = BTreeMap::<(Option<&str>, Option<&str>), FileTotals>::new();
+    type Sums = (FileTotals, BTreeMap<&'static str, Operations>);
+    let mut sums = BTreeMap::<(Option<&str>, Option<&str>), Sums>::new();
     for directory in directories {
         let at = (directory.filesystem.as_deref(), directory.mount.as_deref());
-        sums.entry(at).or_default().add(&directory.totals);
+        let (totals, operations) = sums.entry(at).or_default();
+        totals.add(&directory.totals);
+        for (name, more) in &directory.operations {
+            operations
+                .entry(name)
+                .and_modify(|sum| sum.add(more))
+                .or_insert(*more);
+        }
     }
     let mut rows: Vec<FilesystemRow> = sums
         .into_iter()
-        .map(|((filesystem, mount), totals)| FilesystemRow {
-            latency_us: devices
-                .get(&(filesystem, mount))
-                .map(|devices| timed.on(devices))
-                .unwrap_or_default(),
-            filesystem: filesystem.map(str::to_owned),
-            mount: mount.map(str::to_owned),
-            totals: FileTotals {
-                seconds: round(totals.seconds, 9),
-                wait_s: round(totals.wait_s, 9),
-                ..totals
+        .map(
+            |((filesystem, mount), (totals, operations))| FilesystemRow {
+                operations: rounded(operations),
+                latency_us: devices
+                    .get(&(filesystem, mount))
+                    .map(|devices| timed.on(devices))
+                    .unwrap_or_default(),
+                filesystem: filesystem.map(str::to_owned),
+                mount: mount.map(str::to_owned),
+                totals: FileTotals {
+                    seconds: round(totals.seconds, 9),
+                    wait_s: round(totals.wait_s, 9),
+                    ..totals
+                },
             },
-        })
+        )
         .collect();
     rows.sort_by(|a, b| {
         let (a, b) = (&a.totals, &b.totals);
         (b.wait_s.total_cmp(&a.wait_s)).then((b.opens + b.reads).cmp(&(a.opens + a.reads)))
     });
     rows
+}
+
+/// Sums of seconds have digits that tell nothing.
+fn rounded(
+    mut operations: BTreeMap<&'static str, Operations>,
+) -> BTreeMap<&'static str, Operations> {
+    for sum in operations.values_mut() {
+        sum.seconds = sum.seconds.map(|s| round(s, 9));
+    }
+    operations
+}
+
+fn none(extension: String) -> ExtensionRow {
+    ExtensionRow {
+        extension,
+        opens: 0,
+        reads: 0,
+        bytes: 0,
+        writes: 0,
+        bytes_written: 0,
+        errors: 0,
+        seconds: 0.0,
+        operations: BTreeMap::new(),
+        latency_us: Latencies::default(),
+    }
 }
 
 pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
@@ -204,7 +248,7 @@ pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
             .and_then(|fact| fact.extension.clone())
             .unwrap_or_default()
     };
-    let mut rows = BTreeMap::<String, ExtensionRow>::new();
+    let mut rows = BTreeMap::<String, (ExtensionRow, ByOperation)>::new();
     for (key, total) in &session.files.ops {
         if group(session, key) != Group::File || key.class == Class::Directory as u8 {
             continue;
@@ -212,17 +256,9 @@ pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
         let extension = extension(key);
         let mut traffic = Traffic::default();
         add_traffic(&mut traffic, op_of(key), total);
-        let row = rows.entry(extension.clone()).or_insert(ExtensionRow {
-            extension,
-            opens: 0,
-            reads: 0,
-            bytes: 0,
-            writes: 0,
-            bytes_written: 0,
-            errors: 0,
-            seconds: 0.0,
-            latency_us: Latencies::default(),
-        });
+        let entry = rows.entry(extension.clone());
+        let (row, operations) = entry.or_insert_with(|| (none(extension), ByOperation::default()));
+        operations.add(op_of(key), total);
         row.opens += traffic.opens;
         row.reads += traffic.reads;
         row.bytes += traffic.bytes_read;
@@ -238,7 +274,8 @@ pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
     }
     let mut rows: Vec<ExtensionRow> = rows
         .into_values()
-        .map(|row| ExtensionRow {
+        .map(|(row, operations)| ExtensionRow {
+            operations: operations.rows(),
             seconds: round(row.seconds, 9),
             latency_us: took
                 .get(&row.extension)

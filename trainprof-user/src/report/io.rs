@@ -283,19 +283,33 @@ fn by_operation<'a>(
     session: &Session,
     ops: impl Iterator<Item = (&'a OpKey, &'a OpTotal)>,
 ) -> BTreeMap<&'static str, Operations> {
-    let mut sums = BTreeMap::<&'static str, OpTotal>::new();
+    let mut sums = ByOperation::default();
     for (key, total) in ops.filter(|(key, _)| group(session, key) == Group::File) {
-        let op = op_of(key);
+        sums.add(op_of(key), total);
+    }
+    sums.rows()
+}
+
+/// Operations on files by their names in reports.
+#[derive(Default)]
+pub struct ByOperation(BTreeMap<&'static str, OpTotal>);
+
+impl ByOperation {
+    pub fn add(&mut self, op: Op, total: &OpTotal) {
         if op == Op::FaultFill {
             // Pages and not faults: one fault may bring in many.
-            sums.entry(FAULTS).or_default().bytes += total.bytes;
+            self.0.entry(FAULTS).or_default().bytes += total.bytes;
         } else if let Some(name) = operation_name(op) {
-            sums.entry(name).or_default().add(total);
+            self.0.entry(name).or_default().add(total);
         }
     }
-    sums.into_iter()
-        .map(|(name, total)| (name, sum_of(name, &total)))
-        .collect()
+
+    /// Those that there were.
+    pub fn rows(&self) -> BTreeMap<&'static str, Operations> {
+        let rows = self.0.iter();
+        rows.map(|(name, total)| (*name, sum_of(name, total)))
+            .collect()
+    }
 }
 
 /// Of the operation of that name in reports.

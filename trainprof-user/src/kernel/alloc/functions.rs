@@ -1,5 +1,6 @@
 //! Which functions allocate and free, and what their arguments mean (malloc(3), posix_memalign(3), the C++ ABI's
-//! names of `operator new` and `operator delete`, with an alignment and without exceptions too). The forms of `operator delete`
+//! names of `operator new` and `operator delete`, with an alignment and without exceptions too; jemalloc(3), whose `xallocx` makes and
+//! frees nothing). The forms of `operator delete`
 //! that are called only when a constructor throws are left out.
 
 use trainprof_common::alloc::NO_ARG;
@@ -115,6 +116,13 @@ pub const CATALOGUE: &[Row] = &[
     frees("_ZdlPvmSt11align_val_t", DELETE),
     frees("_ZdaPvSt11align_val_t", DELETE_ARRAY),
     frees("_ZdaPvmSt11align_val_t", DELETE_ARRAY),
+    allocates("mallocx", "mallocx", 0),
+    Row {
+        frees: true,
+        ..allocates("rallocx", "rallocx", 1)
+    },
+    frees("dallocx", "dallocx"),
+    frees("sdallocx", "sdallocx"),
 ];
 
 /// The functions that a module must define to be taken for an allocator.

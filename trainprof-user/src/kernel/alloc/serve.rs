@@ -63,6 +63,8 @@ struct Server<'a> {
     told: BTreeMap<u32, String>,
     /// What functions of a process asked for in windows that followed nothing.
     asked: BTreeMap<u32, Asked>,
+    /// Windows that a process had of those.
+    turns: BTreeMap<u32, u32>,
     /// Processes that are probed until they end.
     kept: BTreeMap<u32, (Vec<Mapping>, Probed)>,
     /// Since when hits of those are counted, and CPU time of ours when that began.
@@ -120,6 +122,7 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, prepared: Result<Relocated, Strin
         files: Files::new(emulates),
         told: BTreeMap::new(),
         asked: BTreeMap::new(),
+        turns: BTreeMap::new(),
         kept: BTreeMap::new(),
         kept_since: (0, 0),
         hits: [0; HIT_COUNTERS],
@@ -141,6 +144,7 @@ pub fn serve(ebpf: &mut Ebpf, maps: &mut Maps, prepared: Result<Relocated, Strin
             Received::Message(Order::Forget { pid }) => {
                 server.told.remove(&pid);
                 server.asked.remove(&pid);
+                server.turns.remove(&pid);
                 server.kept.remove(&pid);
             }
             Received::Nothing => {}
@@ -238,10 +242,13 @@ impl Server<'_> {
         self.send(&Notice::Closed(closed));
     }
 
-    fn places(&self, allocator: &Allocator, order: &WindowOrder) -> Vec<Place> {
+    fn places(&mut self, allocator: &Allocator, order: &WindowOrder) -> Vec<Place> {
         let places = &allocator.library.places;
         if !order.paired {
-            return wanted(places, order);
+            let turns = self.turns.entry(order.pid).or_default();
+            let turn = *turns;
+            *turns += 1;
+            return wanted(places, order.max_sites, turn);
         }
         let unknown = Asked::new();
         let asked = self.asked.get(&order.pid).unwrap_or(&unknown);

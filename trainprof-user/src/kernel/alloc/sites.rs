@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use trainprof_common::alloc::Site;
 
 use super::{
-    WindowOrder,
     functions::{CATALOGUE, ESSENTIAL},
     library::Place,
 };
@@ -20,25 +19,27 @@ const LITTLE: f64 = 0.01;
 /// Bytes that functions of a process asked for in windows, by their rows.
 pub type Asked = BTreeMap<u8, u64>;
 
-/// The places that a window probes: `malloc` and of the others as many as there may be, in turn.
-pub fn wanted(places: &[Place], order: &WindowOrder) -> Vec<Place> {
+/// The places that a window probes: `malloc` and of the others as many as there may be, in turn. `turn`: how many such windows the process
+/// had before. Were it the number of the window, some would never have theirs: every third window is of another kind, and each second one may be
+/// of another process.
+pub fn wanted(places: &[Place], max_sites: u32, turn: u32) -> Vec<Place> {
     let name = |place: &&Place| CATALOGUE[place.row].name;
     let (mut out, mut others): (Vec<Place>, Vec<Place>) = places
         .iter()
         .filter(|place| CATALOGUE[place.row].allocates())
         .partition(|place| name(place) == ESSENTIAL);
     if !others.is_empty() {
-        let mut turn = order.number;
-        if order.max_sites <= 1 {
-            turn /= ANOTHER_EVERY;
-            if order.number.is_multiple_of(ANOTHER_EVERY) {
+        let mut turn = turn;
+        if max_sites <= 1 {
+            if turn % ANOTHER_EVERY == ANOTHER_EVERY - 1 {
                 out.clear();
             }
+            turn /= ANOTHER_EVERY;
         }
         let turn = turn as usize % others.len();
         others.rotate_left(turn);
     }
-    others.truncate((order.max_sites.max(1) as usize).saturating_sub(out.len()));
+    others.truncate((max_sites.max(1) as usize).saturating_sub(out.len()));
     out.extend(others);
     out
 }
@@ -147,18 +148,8 @@ mod tests {
     fn every_function_has_its_turn() {
         let places = places(|name| CATALOGUE[usize::from(row(name))].allocates());
         for max_sites in [1, 2, 4] {
-            let order = |number| WindowOrder {
-                number,
-                pid: 1,
-                delay_us: 0,
-                length_us: 1,
-                max_calls: 1,
-                stack_every: 0,
-                paired: false,
-                max_sites,
-            };
-            let windows: Vec<Vec<Place>> = (1..=60)
-                .map(|number| wanted(&places, &order(number)))
+            let windows: Vec<Vec<Place>> = (0..60)
+                .map(|turn| wanted(&places, max_sites, turn))
                 .collect();
             assert!(windows.iter().all(|seen| seen.len() == max_sites as usize));
             let times = |place: &Place| windows.iter().flatten().filter(|p| *p == place).count();

@@ -57,6 +57,16 @@ pub struct Operations {
     pub seconds: Option<f64>,
 }
 
+impl Operations {
+    /// Adds others of the same kind to these.
+    pub fn add(&mut self, more: &Self) {
+        self.count += more.count;
+        self.errors += more.errors;
+        self.bytes += more.bytes;
+        self.seconds = self.seconds.zip(more.seconds).map(|(a, b)| a + b);
+    }
+}
+
 /// The same of the whole job, and how long they took.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperationRow {
@@ -106,6 +116,8 @@ pub struct DirectoryRow {
     pub path: String,
     #[serde(flatten)]
     pub totals: FileTotals,
+    /// Those that there were.
+    pub operations: BTreeMap<&'static str, Operations>,
     pub mean_file_bytes: Option<f64>,
     pub filesystem: Option<String>,
     pub mount: Option<String>,
@@ -121,6 +133,7 @@ pub struct FilesystemRow {
     pub mount: Option<String>,
     #[serde(flatten)]
     pub totals: FileTotals,
+    pub operations: BTreeMap<&'static str, Operations>,
     pub latency_us: Latencies,
 }
 
@@ -137,6 +150,7 @@ pub struct ExtensionRow {
     pub errors: u64,
     /// In operations, all threads, waits included.
     pub seconds: f64,
+    pub operations: BTreeMap<&'static str, Operations>,
     pub latency_us: Latencies,
 }
 
