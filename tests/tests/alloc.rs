@@ -369,6 +369,13 @@ fn jemallocs_own_functions_are_counted() {
         f64_at(small, "/share"),
         f64_at(small, "/share_error"),
     );
+    let error = f64_at(small, "/share_error");
+    assert!(error < 0.15, "{small}");
+    if report.u64("/memory/allocation/paired_windows") > 1 {
+        // From the second paired window on it is known that it asks for much.
+        let soon = report.f64("/memory/allocation/lifetimes/freed_within_1ms_share");
+        assert!(soon > 0.5, "{soon} are given back at once");
+    }
     let sites = report.rows("/memory/sites");
     let site = sites.iter().find(|site| site["function"] == "quick");
     let site = site.unwrap_or_else(|| panic!("its site among {sites:?}"));

@@ -58,12 +58,20 @@ fn check_all(seen: &Observed) -> Checks {
             }
         }
     }
-    // What the job did is what it did on all file systems.
-    let on: Vec<&Value> = report.rows("/io/filesystems").iter().collect();
+    // What the job did is what it did on all file systems, and its reads and writes are of files of all extensions.
     for (name, all) in report.at("/io/operations").as_object().expect("operations") {
         let pointer = format!("/operations/{name}/count");
-        let of = |row: &&Value| row.pointer(&pointer).and_then(Value::as_u64);
-        let sum: u64 = on.iter().filter_map(of).sum();
+        let of = |row: &Value| row.pointer(&pointer).and_then(Value::as_u64);
+        let sum_of = |rows| -> u64 { report.rows(rows).iter().filter_map(of).sum() };
+        if matches!(name.as_str(), "read" | "write") {
+            let sum = sum_of("/io/extensions");
+            checks.exact(
+                &format!("extensions: {pointer}"),
+                u64_at(all, "/count"),
+                sum,
+            );
+        }
+        let sum = sum_of("/io/filesystems");
         checks.exact(
             &format!("filesystems: {pointer}"),
             u64_at(all, "/count"),

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use trainprof_tests::cgroup::Group;
 use trainprof_tests::env::{in_vm, left_out_in_vm, python_with, root_test, skip};
 use trainprof_tests::product::trainprof;
 use trainprof_tests::report::{at, f64_at, u64_at};
+use trainprof_tests::workload::program;
 use trainprof_tests::{Checks, Observed, Watch, Workload, observe, observe_with};
 
 const MB: f64 = 1e6;
@@ -96,6 +98,47 @@ fn a_leak_is_measured_and_its_call_site_named() {
         });
         let count = rows.map(|row| u64_at(row, "/count")).sum();
         checks.exact(call, u64_at(&seen.truth, "/maps"), count);
+    }
+    checks.done();
+}
+
+/// jemalloc and tcmalloc give pages back and take them anew in ways of their own.
+#[test]
+fn a_leak_is_measured_whoever_allocates() {
+    let name = "a_leak_is_measured_whoever_allocates";
+    let libraries = ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"]
+        .map(|l| format!("/usr/lib/x86_64-linux-gnu/{l}"));
+    if let Some(missing) = libraries.iter().find(|path| !Path::new(path).exists()) {
+        return skip(name, &format!("no {missing}: `cargo xtask setup --test`"));
+    }
+    let Some(_turn) = root_test(name) else { return };
+    if left_out_in_vm(name, "allocators that are not in it") {
+        return;
+    }
+    let mut checks = Checks::new();
+    for library in libraries {
+        let mut command = Command::new(program("keeper"));
+        command.args(["-", "leak", "8000000", "20"]);
+        command.env("LD_PRELOAD", &library);
+        let workload = Workload::spawn(command);
+        let pid = workload.pid();
+        let seen = observe_with(workload, pid, &[]);
+        let truth = f64_at(&seen.truth, "/kept") / f64_at(&seen.truth, "/seconds");
+        let Some(growth) = finding(&seen, "memory-growth") else {
+            panic!(
+                "{library}: no memory-growth: {}",
+                seen.report.at("/findings")
+            );
+        };
+        let slope = f64_at(growth, "/evidence/bytes_per_s");
+        eprintln!("{library}: {slope:.0} bytes a second, truly {truth:.0}");
+        checks.that((slope / truth - 1.0).abs() < 0.1, || {
+            format!("{library}: slope {slope:.0}, truly {truth:.0}")
+        });
+        let site = growth.pointer("/evidence/sites/0/function");
+        checks.that(site.is_some_and(|f| f == "keep_block"), || {
+            format!("{library}: {site:?}")
+        });
     }
     checks.done();
 }

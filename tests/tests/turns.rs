@@ -71,7 +71,7 @@ fn calls_that_cost_too_much_are_counted_in_turns() {
     checks.that(in_vm() || (runs as f64) < 0.8 * calls as f64, || {
         format!("{runs} runs of probes at {calls} calls")
     });
-    // Nor is what it does in one half of a second what it does in the next.
+    // In an emulated machine the job's pace changes from one half of a second to the next.
     if !in_vm() {
         for (what, truth, pointer) in [
             ("opens", "/open/count", "/io/opens"),

@@ -19,7 +19,7 @@ struct share {
     double seconds;
     pid_t tid;
     long work, usual_work;
-    double until, jumps;
+    double until, slow_until;
     int forks;
     unsigned leak_every, since_leak, rounds_kept, size;
     uint64_t leaked, rounds;
@@ -87,7 +87,7 @@ static void *allocate(void *argument)
             double now = now_s();
             if (now > t->until)
                 break;
-            if (now > t->jumps)
+            if (now > t->slow_until)
                 t->work = t->usual_work;
         }
         if (t->forks && round % 65536 == 65535) {
@@ -120,7 +120,7 @@ int main(int argc, char **argv)
         return 2;
     double seconds = atof(argv[2]);
     int threads = 1, executes = 0, other_size = 0;
-    double jumps = 0;
+    double slow_s = 0;
     struct share common = {.work = atol(argv[3]), .rounds_kept = MOST_KEPT, .size = 64};
     for (int i = 4; i < argc; i++) {
         if (!strcmp(argv[i], "-t") && i + 1 < argc)
@@ -138,7 +138,7 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "-o") && i + 1 < argc)
             other_size = atoi(argv[++i]);
         else if (!strcmp(argv[i], "-j") && i + 1 < argc)
-            jumps = atof(argv[++i]);
+            slow_s = atof(argv[++i]);
         else if (!strcmp(argv[i], "-x")) {
             *(void **)&mallocx = dlsym(RTLD_DEFAULT, "mallocx");
             *(void **)&dallocx = dlsym(RTLD_DEFAULT, "dallocx");
@@ -154,7 +154,7 @@ int main(int argc, char **argv)
     pthread_t ids[64];
     gate_begin();
     common.until = now_s() + seconds;
-    common.jumps = now_s() + jumps;
+    common.slow_until = now_s() + slow_s;
     for (int i = 0; i < threads && i < 64; i++) {
         tallies[i] = common;
         if (other_size && i % 2) {
@@ -162,7 +162,7 @@ int main(int argc, char **argv)
             tallies[i].work *= 2;
         }
         tallies[i].usual_work = tallies[i].work;
-        if (jumps > 0)
+        if (slow_s > 0)
             tallies[i].work *= 100;
         if (i > 0 && pthread_create(&ids[i], NULL, allocate, &tallies[i]))
             die("pthread_create");

@@ -33,7 +33,14 @@ impl Caller {
         let process = session.alloc.processes.get(&self.pid);
         let function =
             process.and_then(|p| p.share_of_function(&self.allocator, session.cpus_used(self.pid)));
-        function.map_or(within, |function| function.times(within))
+        match function {
+            Some(function) => function.times(within),
+            None => {
+                let of_process = session.alloc.sampled.iter();
+                let of_process = of_process.filter(|((pid, _), _)| *pid == self.pid);
+                self.part_of(of_process.map(|(_, sum)| sum.calls).sum())
+            }
+        }
     }
 
     /// Calls a second, likewise; `None`: no window told of the function.
@@ -52,7 +59,11 @@ impl Caller {
 
     /// Of the sampled calls of what it calls.
     fn share_of_calls(&self, session: &Session) -> Estimate {
-        let all = self.all(session).calls.max(1) as f64;
+        self.part_of(self.all(session).calls)
+    }
+
+    fn part_of(&self, calls: u64) -> Estimate {
+        let all = calls.max(1) as f64;
         let share = self.sampled.calls as f64 / all;
         Estimate {
             value: share,
@@ -135,7 +146,17 @@ pub fn callers(session: &Session) -> Vec<Caller> {
             row.frames.clone_from(frames);
         }
     }
-    let rate = |caller: &Caller| caller.allocs_per_s(session).map_or(0.0, |rate| rate.value);
+    // Of each function; there may be thousands of callers.
+    let mut rates = BTreeMap::<(u32, &str), f64>::new();
+    for (pid, function) in session.alloc.sampled.keys() {
+        let process = session.alloc.processes.get(pid);
+        let rate = process.and_then(|p| p.function_allocs_per_s(function, session.cpus_used(*pid)));
+        rates.insert((*pid, function), rate.map_or(0.0, |rate| rate.value));
+    }
+    let rate = |caller: &Caller| {
+        let of = rates.get(&(caller.pid, caller.allocator.as_str()));
+        of.map_or(0.0, |rate| rate * caller.share_of_calls(session).value)
+    };
     let mut out: Vec<(f64, Caller)> = rows.into_values().map(|row| (rate(&row), row)).collect();
     out.sort_by(|(a_rate, a), (b_rate, b)| {
         b_rate

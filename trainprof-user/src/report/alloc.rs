@@ -146,15 +146,15 @@ type Function = (String, String);
 /// What a process keeps, bytes a second, by the function that first touches it.
 struct Kept {
     by_function: BTreeMap<Function, Estimate>,
-    /// Bytes that the sampled calls of each function asked for: one may call several functions of the allocator.
-    asked: BTreeMap<Function, u64>,
+    /// Bytes a second that each function asks for: one may call several functions of the allocator.
+    asked: BTreeMap<Function, f64>,
     /// All of it is kept by functions that ask for memory.
     all_known: bool,
 }
 
 impl Kept {
-    /// `asked`: bytes that functions of the process asked for.
-    fn of(session: &Session, pid: u32, asked: BTreeMap<Function, u64>) -> Self {
+    /// `asked`: see there.
+    fn of(session: &Session, pid: u32, asked: BTreeMap<Function, f64>) -> Self {
         let mut by_function = BTreeMap::<Function, Estimate>::new();
         let (mut known, mut all) = (0.0, 0.0);
         for site in kept_sites(session, Some(&[pid].into()), &[PageKind::Anonymous]) {
@@ -177,12 +177,12 @@ impl Kept {
         }
     }
 
-    /// Of what a function keeps, the part that calls for so many bytes have.
-    fn at(&self, function: &Function, bytes: u64) -> Option<Estimate> {
+    /// Of what a function keeps, the part that calls for so many bytes a second have.
+    fn at(&self, function: &Function, bytes: f64) -> Option<Estimate> {
         match self.by_function.get(function) {
             Some(kept) => {
-                let asked = self.asked.get(function).copied().unwrap_or(0).max(1);
-                let part = bytes as f64 / asked as f64;
+                let asked = self.asked.get(function).copied().unwrap_or(0.0);
+                let part = if asked > 0.0 { bytes / asked } else { 0.0 };
                 Some(Estimate {
                     value: kept.value * part,
                     error: kept.error * part,
@@ -205,11 +205,11 @@ fn threads(process: &ProcessAllocs) -> BTreeMap<u32, u64> {
 /// Where memory is asked for, the most frequent first.
 pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
     let rows = callers(session);
-    let mut asked = BTreeMap::<u32, BTreeMap<Function, u64>>::new();
+    let mut asked = BTreeMap::<u32, BTreeMap<Function, f64>>::new();
     for row in &rows {
         let of = asked.entry(row.pid).or_default();
         if let Some(function) = named(row) {
-            *of.entry(function).or_default() += row.sampled.bytes;
+            *of.entry(function).or_default() += asks(session, row);
         }
     }
     let kept: BTreeMap<u32, Kept> = if tells_kept(session) {
@@ -224,7 +224,7 @@ pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
         .take(top)
         .map(|row| {
             let kept_here = named(&row)
-                .and_then(|function| kept.get(&row.pid)?.at(&function, row.sampled.bytes));
+                .and_then(|function| kept.get(&row.pid)?.at(&function, asks(session, &row)));
             let (allocs, bytes) = (row.allocs_per_s(session), row.bytes_per_s(session));
             let share = row.share(session);
             AllocationSite {
@@ -245,6 +245,12 @@ pub fn sites(session: &Session, top: usize) -> Vec<AllocationSite> {
             }
         })
         .collect()
+}
+
+/// Bytes a second; where no window tells a rate, those of the sampled calls.
+fn asks(session: &Session, row: &Caller) -> f64 {
+    let rate = row.bytes_per_s(session);
+    rate.map_or(row.sampled.bytes as f64, |rate| rate.value)
 }
 
 fn named(row: &Caller) -> Option<Function> {

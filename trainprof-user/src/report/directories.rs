@@ -146,6 +146,7 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
                 + row.totals.stats
                 + row.totals.errors
                 > 0
+                || !row.operations.is_empty()
                 || row.totals.bytes + row.totals.bytes_written + row.totals.fault_bytes > 0
                 || row.totals.wait_s > 0.0
         })
@@ -226,7 +227,7 @@ fn rounded(
     operations
 }
 
-fn none(extension: String) -> ExtensionRow {
+fn empty_row(extension: String) -> ExtensionRow {
     ExtensionRow {
         extension,
         opens: 0,
@@ -257,7 +258,8 @@ pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
         let mut traffic = Traffic::default();
         add_traffic(&mut traffic, op_of(key), total);
         let entry = rows.entry(extension.clone());
-        let (row, operations) = entry.or_insert_with(|| (none(extension), ByOperation::default()));
+        let (row, operations) =
+            entry.or_insert_with(|| (empty_row(extension), ByOperation::default()));
         operations.add(op_of(key), total);
         row.opens += traffic.opens;
         row.reads += traffic.reads;
@@ -283,7 +285,7 @@ pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
                 .unwrap_or_default(),
             ..row
         })
-        .filter(|r| r.opens + r.reads + r.writes > 0)
+        .filter(|r| !r.operations.is_empty())
         .collect();
     rows.sort_by(|a, b| {
         (b.opens + b.reads)

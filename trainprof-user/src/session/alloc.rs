@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 pub use super::rates::Estimate;
 use super::{
-    rates::{Rates, beside_others, dearer, estimate, rates, slowed},
+    dearer::{Dearer, UNTOLD},
+    rates::{Rates, dearer, estimate, rates, slowed},
     shares::{Histogram, Part, Whole},
     strata::{Sizes, Stratum, sizes},
 };
@@ -95,16 +96,30 @@ impl ProcessAllocs {
         }
     }
 
-    /// Calls a second of each function, as far off as they are beside each other.
-    fn strata(&self, cpus: f64) -> impl Iterator<Item = (&str, Estimate)> {
+    /// What a hit costs in it, by the function that is called most: its windows tell that best.
+    fn dearer(&self) -> Dearer {
+        let busiest = self.functions.iter().max_by_key(|(_, (calls, _))| calls);
+        let rates = busiest.and_then(|(function, _)| self.rates.get(function));
+        rates.map_or(UNTOLD, |rates| dearer(rates))
+    }
+
+    /// Calls a second of each function. `compared`: with the error that matters when they are compared with each other. What a hit
+    /// costs is off alike for all of them.
+    fn strata(&self, cpus: f64, compared: bool) -> impl Iterator<Item = (&str, Estimate)> {
+        let mut dearer = self.dearer();
+        if compared {
+            dearer.error = 0.0;
+        }
+        // Of a process whose CPU time is not known they still compare.
+        let cpus = if cpus > 0.0 { cpus } else { 1.0 };
         self.rates.iter().filter_map(move |(function, rates)| {
-            let of = beside_others(rates, cpus, &|rates| rates.seen.calls)?;
+            let of = estimate(rates, dearer, cpus, &|rates| rates.seen.calls)?;
             Some((function.as_str(), of))
         })
     }
 
-    fn size_strata(&self, cpus: f64) -> impl Iterator<Item = Stratum<'_>> {
-        self.strata(cpus).filter_map(|(function, rate)| {
+    fn size_strata(&self, cpus: f64, compared: bool) -> impl Iterator<Item = Stratum<'_>> {
+        self.strata(cpus, compared).filter_map(|(function, rate)| {
             let sizes = self.sizes.get(function)?;
             Some(Stratum { rate, sizes })
         })
@@ -112,11 +127,11 @@ impl ProcessAllocs {
 
     /// How often calls asked for which size; `cpus`: see [`Self::allocs_per_s`].
     pub fn sizes(&self, cpus: f64) -> Sizes {
-        sizes(self.size_strata(cpus))
+        sizes(self.size_strata(cpus, true))
     }
 
     pub fn thread_sizes(&self, thread: &ThreadAllocs, cpus: f64) -> Sizes {
-        sizes(self.strata(cpus).filter_map(|(function, all)| {
+        sizes(self.strata(cpus, true).filter_map(|(function, all)| {
             let share = self.share_in(thread, function, |both| &both.0, |both| &both.0)?;
             let rate = all.times(share);
             let sizes = thread.sizes.get(function)?;
@@ -127,7 +142,7 @@ impl ProcessAllocs {
     /// Share (0–1) of its calls that are of this function; `None`: no window told.
     pub fn share_of_function(&self, function: &str, cpus: f64) -> Option<Estimate> {
         let (mut of, mut others) = (None, Estimate::default());
-        for (name, rate) in self.strata(cpus) {
+        for (name, rate) in self.strata(cpus, true) {
             if name == function {
                 of = Some(rate);
             } else {
@@ -135,22 +150,25 @@ impl ProcessAllocs {
                 others.error = others.error.hypot(rate.error);
             }
         }
-        of?.beside(others)
+        of?.share_beside(others)
     }
 
     /// Calls of one function a second, and their bytes.
     pub fn function_allocs_per_s(&self, function: &str, cpus: f64) -> Option<Estimate> {
-        estimate(self.rates.get(function)?, cpus, &|rates| rates.seen.calls)
+        let rates = self.rates.get(function)?;
+        estimate(rates, self.dearer(), cpus, &|rates| rates.seen.calls)
     }
 
     pub fn function_bytes_per_s(&self, function: &str, cpus: f64) -> Option<Estimate> {
-        estimate(self.rates.get(function)?, cpus, &|rates| rates.bytes)
+        let rates = self.rates.get(function)?;
+        estimate(rates, self.dearer(), cpus, &|rates| rates.bytes)
     }
 
     fn estimate(&self, cpus: f64, of: impl Fn(&Rates) -> f64) -> Option<Estimate> {
+        let dearer = self.dearer();
         let functions = self.rates.values();
         functions
-            .filter_map(|rates| estimate(rates, cpus, &of))
+            .filter_map(|rates| estimate(rates, dearer, cpus, &of))
             .reduce(|sum, next| Estimate {
                 value: sum.value + next.value,
                 // They were seen in the same windows: what was wrong for one was so for all.
@@ -197,14 +215,15 @@ impl ProcessAllocs {
         whole: impl Fn(&(Whole, Whole)) -> &Whole,
         part: impl Fn(&(Part, Part)) -> &Part,
     ) -> Option<Estimate> {
+        let dearer = self.dearer();
         let mut sum = None;
         for (function, rates) in &self.rates {
-            let Some(all) = estimate(rates, cpus, &of) else {
+            let Some(all) = estimate(rates, dearer, cpus, &of) else {
                 continue;
             };
             let share = self.share_in(thread, function, &whole, &part);
             let share = share.unwrap_or_default();
-            let factor = dearer(rates).factor;
+            let factor = dearer.factor;
             // Who calls more often is slowed down by more: its share in windows is too small by up to so much.
             let unequal = share.value * (1.0 - share.value) * factor * slowed(rates, factor);
             let error = share.error.hypot(unequal);
@@ -443,7 +462,9 @@ impl AllocSeen {
     /// How often calls of the whole job asked for which size.
     pub fn sizes(&self, cpus: impl Fn(u32) -> f64) -> Sizes {
         let processes = self.processes.iter();
-        sizes(processes.flat_map(|(pid, process)| process.size_strata(cpus(*pid))))
+        // What a hit costs is another matter in each process.
+        let compared = self.processes.len() == 1;
+        sizes(processes.flat_map(|(pid, process)| process.size_strata(cpus(*pid), compared)))
     }
 
     /// Of the blocks that were followed; `None`: none was.

@@ -28,7 +28,7 @@ pub struct Dearer {
 /// Where windows tell nothing. From the same to 2.2 times as much was measured, by hosts and hours (a numpy loop whose arrays fill the first cache took
 /// 0.84 us a hit for 0.43 reckoned): after each trap a job's branches and data are found again more slowly than in our own short loop. The root mean
 /// square of what is added is that.
-const UNTOLD: Dearer = Dearer {
+pub(super) const UNTOLD: Dearer = Dearer {
     factor: 1.0,
     error: 0.7,
 };

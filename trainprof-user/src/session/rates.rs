@@ -76,25 +76,13 @@ pub fn rates(fact: &AllocWindowFact, function: &str, seconds: f64) -> Rates {
 ///
 /// Where calls are paired with releases, probes take most of the time, and what is left of it is as uncertain as what a hit costs: such windows say what that is,
 /// and rates themselves only where no others counted any.
-pub fn estimate(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<Estimate> {
-    let dearer = dearer(rates);
-    told(rates, cpus, of, dearer)
-}
-
-/// The same beside other functions of the process: what probes cost is off alike for all of them.
-pub fn beside_others(rates: &[Rates], cpus: f64, of: &impl Fn(&Rates) -> f64) -> Option<Estimate> {
-    let dearer = Dearer {
-        error: 0.0,
-        ..dearer(rates)
-    };
-    told(rates, cpus, of, dearer)
-}
-
-fn told(
+///
+/// `dearer`: what a hit costs in the process.
+pub fn estimate(
     rates: &[Rates],
+    dearer: Dearer,
     cpus: f64,
     of: &impl Fn(&Rates) -> f64,
-    dearer: Dearer,
 ) -> Option<Estimate> {
     let plain: Vec<Rates> = rates.iter().copied().filter(|r| !r.paired).collect();
     let counted = |rates: &[Rates]| rates.iter().map(|rates| rates.seen.calls).sum::<f64>();
@@ -165,7 +153,9 @@ mod tests {
     fn windows_that_probes_take_most_of_tell_no_rates_beside_others() {
         // A paired call costs less than it is reckoned with, as often as not.
         let mut all = vec![window(0.1, 2.0, 1.1, 1.7), window(0.06, 2.0, 1.9, 1.7)];
-        let told = |all: &[Rates]| estimate(all, 1.0, &|rates| rates.seen.calls).expect("a rate");
+        let told = |all: &[Rates]| {
+            estimate(all, dearer(all), 1.0, &|rates| rates.seen.calls).expect("a rate")
+        };
         let alone = told(&all);
         assert!((alone.value / 350e3 - 1.0).abs() > 0.1, "{alone:?}");
         // One in which it was not called does not tell that it never is.

@@ -25,7 +25,7 @@ impl Estimate {
     }
 
     /// Its share (0–1) of the sum of both; `None`: both are nothing.
-    pub fn beside(self, others: Self) -> Option<Self> {
+    pub fn share_beside(self, others: Self) -> Option<Self> {
         let all = self.value + others.value;
         (all > 0.0).then(|| {
             let share = self.value / all;
@@ -125,10 +125,14 @@ mod tests {
 
     #[test]
     fn a_share_is_off_by_both_of_its_parts() {
-        assert_eq!(rate(0.0, 0.0).beside(rate(0.0, 0.0)), None);
-        let alone = rate(5.0, 2.0).beside(rate(0.0, 0.0)).expect("a share");
+        assert_eq!(rate(0.0, 0.0).share_beside(rate(0.0, 0.0)), None);
+        let alone = rate(5.0, 2.0)
+            .share_beside(rate(0.0, 0.0))
+            .expect("a share");
         assert_eq!((alone.value, alone.error), (1.0, 0.0));
-        let half = rate(1.0, 0.1).beside(rate(1.0, 0.1)).expect("a share");
+        let half = rate(1.0, 0.1)
+            .share_beside(rate(1.0, 0.1))
+            .expect("a share");
         assert!((half.error - 0.025 * 2_f64.sqrt()).abs() < 1e-9, "{half:?}");
     }
 }

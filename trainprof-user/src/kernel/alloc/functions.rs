@@ -39,6 +39,11 @@ impl Row {
         self.shown.starts_with("operator ")
     }
 
+    /// One of jemalloc's own interface.
+    pub fn is_jemallocs(&self) -> bool {
+        self.name.ends_with("allocx")
+    }
+
     /// How many leading arguments must still be intact where the probe is.
     pub fn arguments(&self) -> usize {
         let last = |n: u8| if n == NO_ARG { 0 } else { usize::from(n) + 1 };

@@ -99,6 +99,8 @@ pub enum Notice {
         pid: u32,
         library: String,
         functions: Vec<(String, bool)>,
+        /// How many of them make memory.
+        makers: u32,
     },
     /// A process cannot be probed.
     NotFound {

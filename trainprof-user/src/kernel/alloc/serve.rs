@@ -274,6 +274,12 @@ impl Server<'_> {
                         .iter()
                         .map(|place| (CATALOGUE[place.row].shown.to_owned(), place.steps))
                         .collect(),
+                    makers: allocator
+                        .library
+                        .places
+                        .iter()
+                        .filter(|place| CATALOGUE[place.row].allocates())
+                        .count() as u32,
                 },
             ),
             Err(reason) => (

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use trainprof_common::alloc::Site;
 
 use super::{
-    functions::{CATALOGUE, ESSENTIAL},
+    functions::{CATALOGUE, ESSENTIAL, Row},
     library::Place,
 };
 use crate::kernel::uprobe::links::Spot;
@@ -20,8 +20,8 @@ const LITTLE: f64 = 0.01;
 pub type Asked = BTreeMap<u8, u64>;
 
 /// The places that a window probes: `malloc` and of the others as many as there may be, in turn. `turn`: how many such windows the process
-/// had before. Were it the number of the window, some would never have theirs: every third window is of another kind, and each second one may be
-/// of another process.
+/// had before. The window's number would not do: every third window is of another kind, and every second one may be of another process, so that
+/// some functions would never have their turn.
 pub fn wanted(places: &[Place], max_sites: u32, turn: u32) -> Vec<Place> {
     let name = |place: &&Place| CATALOGUE[place.row].name;
     let (mut out, mut others): (Vec<Place>, Vec<Place>) = places
@@ -57,12 +57,15 @@ pub fn followed(places: &[Place], asked: &Asked, at_once: bool) -> Vec<Place> {
         let row = &CATALOGUE[place.row];
         row.name == ESSENTIAL || at_once && row.is_followed() && much(place.row)
     };
-    let by_operator = places
-        .iter()
-        .any(|place| makes(place) && CATALOGUE[place.row].is_operator());
+    let any = |of: fn(&Row) -> bool| {
+        let mut places = places.iter();
+        places.any(|place| makes(place) && of(&CATALOGUE[place.row]))
+    };
+    let (by_operator, by_jemalloc) = (any(Row::is_operator), any(Row::is_jemallocs));
     let gives_back = |place: &Place| {
         let row = &CATALOGUE[place.row];
-        row.frees && !row.allocates() && (row.name == "free" || by_operator && row.is_operator())
+        let as_made = by_operator && row.is_operator() || by_jemalloc && row.is_jemallocs();
+        row.frees && !row.allocates() && (row.name == "free" || as_made)
     };
     places
         .iter()
@@ -132,6 +135,8 @@ mod tests {
         assert_eq!(operators[..3], ["malloc", "free", "_ZnwmRKSt9nothrow_t"]);
         assert!(operators[3..].iter().all(|name| name.starts_with("_Zd")));
         assert!(operators.contains(&"_ZdlPvm"), "{operators:?}");
+        let own = ["malloc", "free", "mallocx", "dallocx", "sdallocx"];
+        assert_eq!(names(&[("mallocx", 1_000)], true), own);
     }
 
     #[test]

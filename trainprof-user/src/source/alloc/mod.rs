@@ -469,9 +469,11 @@ impl Allocs {
                 pid,
                 library,
                 functions,
+                makers,
             } => {
                 let process = self.processes.entry(pid).or_default();
-                process.sites = Some(functions.len().max(1) as u32);
+                // What only gives back is probed in paired windows alone.
+                process.sites = Some(makers.max(1));
                 process.stepped = functions.iter().filter(|(_, steps)| *steps).count() as u32;
                 out.push(Record::Allocator(AllocatorFact {
                     pid,

@@ -9,8 +9,9 @@ const ENOUGH_CALLS: f64 = 20_000.0;
 const JUMP: f64 = 10.0;
 /// Share of what may be added to a thread in ten seconds that one window's pauses may take.
 const PAUSE_SHARE: f64 = 0.3;
-/// Below this a window is short, microseconds.
+/// Below this a window is short, microseconds; unless it is expected to see so many calls.
 const SHORT_US: u32 = 5_000;
+const TELLING_CALLS: f64 = 1_000.0;
 /// Calls that a window must be expected to see to be worth its closing.
 const TOO_FEW_CALLS: u64 = 50;
 /// One call in so many has its stack taken; and what that adds to a call on average, nanoseconds (measured: 685 each).
@@ -235,7 +236,8 @@ pub fn longest(costs: &Costs, chosen: &Candidate, wish: &Wish, room: &Room) -> O
                 continue;
             }
             // Fewer functions for long enough say more than all of them for a moment.
-            if max_sites > 1 && length_us < SHORT_US {
+            let expected = rate.unwrap_or(0.0) * (1.0 - share) * f64::from(length_us) / 1e6;
+            if max_sites > 1 && length_us < SHORT_US && expected < TELLING_CALLS {
                 break;
             }
             if let Some(rate) = rate
@@ -264,7 +266,6 @@ pub fn longest(costs: &Costs, chosen: &Candidate, wish: &Wish, room: &Room) -> O
             if max_calls < TOO_FEW_CALLS {
                 continue;
             }
-            let expected = rate.unwrap_or(0.0) * (1.0 - share) * length_ns / 1e9;
             let shorter = n + 1 < LENGTHS_US.len();
             if shorter && expected > EXPECTED_OF_CAP * max_calls as f64 {
                 continue;

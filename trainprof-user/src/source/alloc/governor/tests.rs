@@ -401,13 +401,13 @@ fn windows_end_by_time_while_the_job_does_what_it_did() {
     for rate in [1e4, 1e5, 3e5, 1e6, 5e6] {
         for left in [5e6, 20e6, 70e6] {
             let Some(plan) = planned(rate, 0, left) else {
-                continue;
+                panic!("{rate} {left}");
             };
             let trapped = rate / (1.0 + rate * TOGETHER.emulated_ns / 1e9);
             let expected = trapped * f64::from(plan.length_us) / 1e6;
             let most = plan.max_calls as f64;
             assert!(
-                expected < 0.75 * most,
+                expected <= 0.6 * most,
                 "{rate} {left}: {expected}, {plan:?}"
             );
         }
