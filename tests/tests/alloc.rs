@@ -371,10 +371,14 @@ fn jemallocs_own_functions_are_counted() {
     );
     let error = f64_at(small, "/share_error");
     assert!(error < 0.15, "{small}");
-    if report.u64("/memory/allocation/paired_windows") > 1 {
-        // From the second paired window on it is known that it asks for much.
-        let soon = report.f64("/memory/allocation/lifetimes/freed_within_1ms_share");
-        assert!(soon > 0.5, "{soon} are given back at once");
+    // From the second or third paired window on it is known that it asks for much.
+    if report.u64("/memory/allocation/paired_windows") > 2 {
+        close(
+            "given back at once",
+            truly,
+            report.f64("/memory/allocation/lifetimes/freed_within_1ms_share"),
+            report.f64("/memory/allocation/lifetimes/error").max(0.02),
+        );
     }
     let sites = report.rows("/memory/sites");
     let site = sites.iter().find(|site| site["function"] == "quick");

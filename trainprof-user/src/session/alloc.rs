@@ -335,6 +335,8 @@ pub struct AllocSeen {
     pub processes: BTreeMap<u32, ProcessAllocs>,
     pub lifetimes: AllocLifetimesFact,
     lived: Lived,
+    /// How many functions paired windows of each process probed, at most.
+    followed: BTreeMap<u32, usize>,
     /// Bucket of nanoseconds to how many.
     pub lifetime_ns: BTreeMap<u8, u64>,
     pub sites: BTreeMap<SiteKey, SiteSum>,
@@ -394,6 +396,7 @@ impl AllocSeen {
         self.lost += fact.lost;
         if let Some(lifetimes) = &fact.lifetimes {
             self.paired_windows += 1;
+            self.follows(fact.pid, fact.functions.len());
             self.lived(lifetimes);
         }
         let process = self.processes.entry(fact.pid).or_default();
@@ -413,6 +416,18 @@ impl AllocSeen {
                     .push(rates(fact, function, seconds));
             }
         }
+    }
+
+    /// A paired window probes so many functions of a process. It is learned by windows which functions ask for much: those that followed fewer
+    /// than this one tell of a part of the blocks only, and no longer count.
+    fn follows(&mut self, pid: u32, functions: usize) {
+        let most = self.followed.entry(pid).or_default();
+        if functions > *most && *most > 0 {
+            self.lived = Lived::default();
+            self.lifetimes = AllocLifetimesFact::default();
+            self.lifetime_ns.clear();
+        }
+        *most = (*most).max(functions);
     }
 
     fn lived(&mut self, fact: &AllocLifetimesFact) {
@@ -582,6 +597,33 @@ mod tests {
         let shares: Vec<f64> = process.sizes(0.5).iter().map(|row| row.2.value).collect();
         assert!((shares[0] - 2.0 / 3.0).abs() < 1e-9, "{shares:?}");
         assert_eq!(seen.sizes(|_| 0.5).len(), 2);
+    }
+
+    #[test]
+    fn lifetimes_are_of_windows_that_follow_all_that_asks_for_much() {
+        let mut seen = AllocSeen::default();
+        let mut add = |number, functions: &[&str], quick| {
+            let lifetimes = AllocLifetimesFact {
+                tracked: 100,
+                tracked_bytes: 6_400,
+                quick,
+                one_in: 1,
+                ..AllocLifetimesFact::default()
+            };
+            seen.apply(&Record::AllocWindow(AllocWindowFact {
+                functions: functions.iter().map(|f| (*f).to_owned()).collect(),
+                lifetimes: Some(lifetimes),
+                ..window(number, 100, 0.0)
+            }));
+            seen.short_lived().expect("blocks").quick.value
+        };
+        // What lives long comes from malloc, and what does not from another function, which is not known at first.
+        assert_eq!(add(1, &["malloc", "free"], 0), 0.0);
+        let both = ["malloc", "mallocx", "free", "dallocx"];
+        assert_eq!(add(2, &both, 75), 0.75);
+        assert_eq!(add(3, &both, 75), 0.75);
+        // It asked for less than one part in a hundred for a while.
+        assert_eq!(add(4, &["malloc", "free"], 75), 0.75);
     }
 
     #[test]
