@@ -11,7 +11,7 @@ mod saving;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::marks::is_own;
-use self::marks::{Doing, Mark, is_wrapper, mark, package, sources, tell};
+use self::marks::{Doing, Mark, is_wrapper, mark, marks_of, package, sources, tell};
 use super::{
     facts::{Facts, is_on_purpose},
     spans::{overlap, union},
@@ -123,11 +123,9 @@ impl<'a> Python<'a> {
             .stacks
             .iter()
             .map(|(number, functions)| {
-                let mark = |function| {
-                    let function = session.python.functions.get(function);
-                    function.map_or(Mark::Other, mark)
-                };
-                (*number, functions.iter().map(mark).collect())
+                let known = &session.python.functions;
+                let functions = functions.iter().map(|function| known.get(function));
+                (*number, marks_of(functions))
             })
             .collect();
         let sources = sources(facts, &marks);
@@ -176,6 +174,16 @@ impl<'a> Python<'a> {
     pub fn input(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
         let is_input = |stack: u32| self.doing.get(&stack) == Some(&Doing::Input);
         self.stretches(&self.running(pid), least, &[], is_input)
+    }
+
+    /// The same in which records were kept, or files written of the kind that loaders read, for no batch and no model.
+    pub fn recording(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
+        let records = |stack: u32| {
+            let marks = self.marks.get(&stack);
+            self.doing.get(&stack) == Some(&Doing::Other)
+                && marks.is_some_and(|marks| marks.contains(&Mark::Recorder))
+        };
+        self.stretches(&self.running(pid), least, &[], records)
     }
 
     /// How far off (95 % confidence) a share (0–1) of a process's time on a CPU may be that as many samples tell as there are.

@@ -185,6 +185,8 @@ impl<'a> Scene<'a> {
                 own_batches = OwnBatches::default();
             }
             found.extend(without(&called_back, &own_batches.spans));
+            let recording = Python::new(facts).recording(cast.step_tid, BESIDE);
+            found.extend(without(&recording, &own_batches.spans));
             // Garbage that is collected while a batch is made is mostly that batch's.
             let collecting = collecting(facts, cast.step_tid, BESIDE);
             let collecting = without(&collecting, &own_batches.spans);

@@ -95,6 +95,7 @@ impl OwnBatches {
         }
         let mut found = python.after_steps(step_tid, BESIDE, passes);
         found.extend(collecting(facts, step_tid, BESIDE));
+        found.extend(python.recording(step_tid, BESIDE));
         let found = union(found);
         if share_inside(&self.spans, &found) < MOSTLY {
             return Vec::new();

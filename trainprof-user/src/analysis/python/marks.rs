@@ -104,6 +104,32 @@ const RECORDERS: [&str; 14] = [
     "-packages/matplotlib/",
 ];
 
+/// Functions of [`LOADERS`] that write what they are given: a trainer that keeps pictures of what its model makes, say, makes no batch
+/// with them. In a loader's own functions, which are outside of them, they are a part of that.
+const WRITERS: [&str; 21] = [
+    "save",
+    "_save",
+    "_save_all",
+    "imsave",
+    "imwrite",
+    "mimsave",
+    "mimwrite",
+    "volwrite",
+    "write",
+    "write_png",
+    "write_jpeg",
+    "write_video",
+    "write_table",
+    "write_dataset",
+    "write_feather",
+    "to_csv",
+    "to_parquet",
+    "to_feather",
+    "to_hdf",
+    "to_json",
+    "to_pickle",
+];
+
 /// Where processes are started: a loader that makes its workers makes no batch meanwhile.
 const STARTERS: [&str; 2] = ["/multiprocessing/popen_", "/subprocess.py"];
 
@@ -122,7 +148,7 @@ pub(super) enum Mark {
     Loader,
     /// Of a library that computes.
     Framework,
-    /// Keeps records of the run.
+    /// Keeps records of the run, or writes files of the kind that loaders read.
     Recorder,
     /// Starts processes.
     Starter,
@@ -138,8 +164,13 @@ pub(super) fn mark(function: &PyFunctionFact) -> Mark {
     if RECORDERS.iter().any(|part| file.contains(part)) {
         return Mark::Recorder;
     }
+    let name = function.name.rsplit('.').next().unwrap_or("");
     if LOADERS.iter().any(|part| file.contains(part)) {
-        return Mark::Loader;
+        return if WRITERS.contains(&name) {
+            Mark::Recorder
+        } else {
+            Mark::Loader
+        };
     }
     if FRAMEWORKS.iter().any(|part| file.contains(part)) {
         return Mark::Framework;
@@ -150,7 +181,6 @@ pub(super) fn mark(function: &PyFunctionFact) -> Mark {
     if !is_own(file) {
         return Mark::Other;
     }
-    let name = function.name.rsplit('.').next().unwrap_or("");
     let drawn = function.generator || matches!(name, "__next__" | "__getitem__");
     match name {
         // A comprehension is part of the function that it stands in.
@@ -158,6 +188,22 @@ pub(super) fn mark(function: &PyFunctionFact) -> Mark {
         _ if drawn => Mark::Source,
         _ => Mark::Own,
     }
+}
+
+/// What the functions of a stack say, the innermost first: what a recorder has done by libraries that make batches is for its records.
+pub(super) fn marks_of<'f>(
+    functions: impl Iterator<Item = Option<&'f PyFunctionFact>>,
+) -> Vec<Mark> {
+    let mut out: Vec<Mark> = functions
+        .map(|function| function.map_or(Mark::Other, mark))
+        .collect();
+    let recorder = out.iter().rposition(|mark| *mark == Mark::Recorder);
+    for mark in &mut out[..recorder.unwrap_or(0)] {
+        if *mark == Mark::Loader {
+            *mark = Mark::Recorder;
+        }
+    }
+    out
 }
 
 /// Beginnings of names of code that Python itself, or a package at run time, made: NumPy's dispatchers, torch.fx, attrs, decorator.

@@ -249,6 +249,36 @@ fn a_function_that_mostly_reads_is_input_and_the_loop_is_not() {
 }
 
 #[test]
+fn pictures_that_a_trainer_keeps_are_no_input() {
+    let folder = "/usr/lib/python3/dist-packages/";
+    // It resizes them for 20 of each 200 ms, and encodes them for 140.
+    let kept = |keeps: &str, how: &str| {
+        let mut tale = alone("preview", false);
+        tale.function(5, &format!("{folder}PIL/Image.py"), "Image.resize")
+            .function(6, &format!("{folder}{keeps}"), how)
+            .function(7, &format!("{folder}PIL/ImageFile.py"), "_encode_tile");
+        let (odd, even) = (times(0, 1).skip(1).step_by(2), times(0, 1).step_by(2));
+        tale.stack(1, &[5, 4, 1], TRAINER, even)
+            .stack(2, &[7, 6, 4, 1], TRAINER, odd.chain(times(1, 3)))
+            .stack(3, &[3, 1], TRAINER, times(4, 1));
+        let trainer = trainer(&tale, 8000.0);
+        [Kind::InputCpu, Kind::HostCompute].map(|kind| share(&trainer, kind))
+    };
+    // What `preview` resizes it keeps: most of it goes through no library that makes batches.
+    for (keeps, how) in [
+        ("PIL/Image.py", "Image.save"),
+        (
+            "torch/utils/tensorboard/writer.py",
+            "SummaryWriter.add_image",
+        ),
+    ] {
+        let [input, host] = kept(keeps, how);
+        assert!(input < 0.25 && host > 0.5, "{how}: {input} {host}");
+    }
+    close(kept("PIL/Image.py", "Image.convert")[0], 0.8, "decoded");
+}
+
+#[test]
 fn making_workers_is_no_making_of_batches() {
     let mut tale = alone("run", false);
     tale.function(
