@@ -14,6 +14,7 @@ pub mod kind;
 mod lives;
 pub mod memory;
 pub mod passing;
+mod process_allocs;
 pub mod python;
 mod rates;
 pub mod roles;
