@@ -1,5 +1,6 @@
 //! Every call of each family against what the workload counted, and what is attributed to threads.
 
+use serde_json::Value;
 use trainprof_tests::env::{left_out_in_vm, root_test};
 use trainprof_tests::report::{f64_at, u64_at};
 use trainprof_tests::workload::os;
@@ -40,7 +41,10 @@ fn each_thread_has_its_own_calls() {
     };
     let data = Data::new();
     let a = data.files("a", 60, "jpg", |i| 3_000 + i);
-    let seen = observe("files", &os(&[&"-t", &"6", &"-r", &"4", &a]));
+    let seen = observe(
+        "files",
+        &os(&[&"-t", &"6", &"-r", &"4", &"-l", &"-s", &"-e", &a]),
+    );
     let Observed { truth, report, .. } = &seen;
     let mut checks = Checks::new();
     checks.nothing_lost(report);
@@ -64,6 +68,25 @@ fn each_thread_has_its_own_calls() {
             );
         }
         checks.exact("bytes written", 0, u64_at(row, "/io/bytes_written"));
+        for name in ["open", "read", "close", "stat", "getdents"] {
+            // For opens bytes are the files' sizes.
+            let bytes = (name == "read").then_some("bytes");
+            for what in ["count", "errors"].into_iter().chain(bytes) {
+                let of = |row, path: &str| u64_at(row, &format!("{path}/{name}/{what}"));
+                let truly = of(thread, "/io");
+                let told = of(row, "/operations");
+                checks.exact(&format!("{what} of {name} of thread {tid}"), truly, told);
+            }
+        }
+        // The kernel's part of them is shorter than what the thread timed.
+        for name in ["open", "read"] {
+            let p50 = row.pointer(&format!("/latency_us/{name}/p50"));
+            let p50 = p50.and_then(Value::as_f64).unwrap_or(0.0) / 1e6;
+            let seconds = f64_at(row, &format!("/operations/{name}/seconds"));
+            checks.that(p50 > 0.0 && p50 <= seconds, || {
+                format!("{name} of thread {tid}: p50 {p50} s of {seconds} s")
+            });
+        }
     }
     checks.done();
 }

@@ -1,5 +1,7 @@
 //! Opens, reads, stats and listings of real files against what the workload counted.
 
+use std::os::unix::fs::symlink;
+
 use serde_json::Value;
 use trainprof_common::fileset::EXT_BYTES;
 use trainprof_tests::env::{in_vm, left_out_in_vm, root_test, skip};
@@ -241,21 +243,54 @@ fn extensions_of_every_length_are_told() {
     for name in &names {
         std::fs::write(folder.join(name), b"x").expect("a file of the test's own");
     }
-    let seen = observe("files", &os(&[&folder]));
+    // Each file is opened, and looked up by its path and by its descriptor.
+    let seen = observe("files", &os(&[&"-s", &folder]));
     let mut checks = check_all(&seen);
-    let opens = |extension: &str| {
+    let told = |extension: &str, what: &str| {
         let rows = seen.report.rows("/io/extensions");
-        rows.iter()
-            .find(|row| row["extension"] == extension)
-            .map_or(0, |row| u64_at(row, "/opens"))
+        let row = rows.iter().find(|row| row["extension"] == extension);
+        let count = row.and_then(|row| row.pointer(what)?.as_u64());
+        count.unwrap_or(0)
     };
+    let opens = |extension: &str| told(extension, "/opens");
+    let stats = |extension: &str| told(extension, "/operations/stat/count");
     for len in 1..=EXT_BYTES {
         let extension = &letters[..len];
         checks.exact(extension, stems.len() as u64, opens(extension));
+        checks.exact(extension, 2 * stems.len() as u64, stats(extension));
     }
     // The directory itself, which is listed before, is another set.
     let without = (stems.len() + none.len()) as u64;
     checks.exact("none", without, opens(""));
+    checks.exact("stats of none", 2 * without, stats(""));
+    checks.done();
+}
+
+/// What is named by a path with symbolic links in it is where they lead, as what is opened by it.
+#[test]
+fn links_lead_to_the_directory_itself() {
+    let Some(_turn) = root_test("links_lead_to_the_directory_itself") else {
+        return;
+    };
+    let data = Data::new();
+    let real = data.files("real", 30, "jpg", |i| 1_000 + i);
+    let [absolute, relative] = ["absolute", "relative"].map(|name| real.with_file_name(name));
+    symlink(&real, &absolute).expect("a link of the test's own");
+    symlink("real", &relative).expect("a link of the test's own");
+    let seen = observe("files", &os(&[&"-s", &"-l", &absolute, &relative]));
+    let (report, truth) = (&seen.report, &seen.truth);
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    let row = report.directory(&real.to_string_lossy());
+    for name in ["open", "read", "close", "stat", "getdents"] {
+        let told = row.map(|row| u64_at(row, &format!("/operations/{name}/count")));
+        let truly = u64_at(truth, &format!("/total/{name}/count"));
+        checks.exact(name, truly, told.unwrap_or(0));
+    }
+    for link in [&absolute, &relative] {
+        let row = report.directory(&link.to_string_lossy());
+        checks.that(row.is_none(), || format!("a row of a link: {row:?}"));
+    }
     checks.done();
 }
 

@@ -351,6 +351,7 @@ pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
     // SAFETY: a per-CPU slot.
     let info = unsafe { &mut *info };
     let mut dir_hash = info.ext[0];
+    let ext = extension_of_text(info, n);
     let absolute = info.path[0] == b'/';
     if !absolute {
         dir_hash ^=
@@ -360,13 +361,13 @@ pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
         dir: dir_hash,
         inode: 0,
         mount: 0,
-        ext: [0; 2],
+        ext,
     };
     // SAFETY: the value is copied out at once and never changes.
     if let Some(set) = unsafe { FILESETS.get(&key) } {
         return set.number;
     }
-    info.ext = [0; 2];
+    info.ext = ext;
     info.magic = 0;
     info.dev = 0;
     info.mnt_id = 0;
@@ -377,6 +378,17 @@ pub extern "C" fn fileset_of_text(path: u64, dfd: i32, tgid: u32) -> u32 {
     let mut set = FilesetRef::default();
     publish(info, &key, &mut set);
     set.number
+}
+
+/// The extension of the name behind the directory part of a path of `n` bytes with its NUL; none of one that was cut off.
+#[inline(always)]
+fn extension_of_text(info: &FilesetInfo, n: u32) -> [u64; 2] {
+    let directory = info.path_len as usize;
+    let len = (n - 1).wrapping_sub(info.path_len);
+    if directory >= TEXT_BYTES || len >= TEXT_BYTES as u32 || n as usize >= TEXT_BYTES {
+        return [0; 2];
+    }
+    extension(info.path.as_ptr() as u64 + directory as u64, len)
 }
 
 /// Reads a path into this CPU's [`SCRATCH_INFO`], with the length of its directory part in `path_len` and a hash of that

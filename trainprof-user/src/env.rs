@@ -11,6 +11,7 @@ pub mod frameworks;
 pub mod host;
 pub mod mounts;
 pub mod process;
+pub mod symlinks;
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -6,7 +6,7 @@ use trainprof_common::op::{Class, Op};
 
 use super::{
     io::{ByOperation, Group, add_traffic, group, op_of, round},
-    latency::{OfFilesets, Timed},
+    latency::{Coarsely, Timed},
     model::{
         DirectoryRow, ExtensionRow, FileTotals, FilesystemRow, Latencies, Operations, Traffic,
     },
@@ -26,7 +26,7 @@ struct Gathered {
     files: u64,
     bytes: u64,
     operations: ByOperation,
-    timed: OfFilesets,
+    timed: Coarsely,
 }
 
 /// Latencies on files.
@@ -74,7 +74,7 @@ pub fn directories(session: &Session) -> Vec<DirectoryRow> {
                 files: 0,
                 bytes: 0,
                 operations: ByOperation::default(),
-                timed: OfFilesets::default(),
+                timed: Coarsely::default(),
             }
         });
         change(entry);
@@ -269,7 +269,7 @@ pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
         row.errors += total.errors;
         row.seconds += seconds(total.ns);
     }
-    let mut took = BTreeMap::<String, OfFilesets>::new();
+    let mut took = BTreeMap::<String, Coarsely>::new();
     for (key, latencies) in timed(session).filter(|(key, _)| key.class != Class::Directory as u8) {
         let took = took.entry(extension(&key)).or_default();
         took.add(op_of(&key), latencies);
@@ -281,7 +281,7 @@ pub fn extensions(session: &Session, top: usize) -> Vec<ExtensionRow> {
             seconds: round(row.seconds, 9),
             latency_us: took
                 .get(&row.extension)
-                .map(OfFilesets::latencies)
+                .map(Coarsely::latencies)
                 .unwrap_or_default(),
             ..row
         })

@@ -143,7 +143,11 @@ fn of_process(session: &Session, pid: u32) -> impl Iterator<Item = (&OpKey, &OpT
     session.files.ops.range(edge(0)..=edge(u32::MAX))
 }
 
-fn traffic<'a>(session: &Session, ops: impl Iterator<Item = (&'a OpKey, &'a OpTotal)>) -> Traffic {
+/// Reads and writes of files among some of the operations that there were.
+pub fn traffic<'a>(
+    session: &Session,
+    ops: impl Iterator<Item = (&'a OpKey, &'a OpTotal)>,
+) -> Traffic {
     let mut out = Traffic::default();
     for (key, total) in ops.filter(|(key, _)| group(session, key) == Group::File) {
         add_traffic(&mut out, op_of(key), total);
@@ -279,7 +283,8 @@ pub fn operations_of(session: &Session, pid: u32) -> BTreeMap<&'static str, Oper
     by_operation(session, of_process(session, pid))
 }
 
-fn by_operation<'a>(
+/// Operations on files of some of those that there were.
+pub fn by_operation<'a>(
     session: &Session,
     ops: impl Iterator<Item = (&'a OpKey, &'a OpTotal)>,
 ) -> BTreeMap<&'static str, Operations> {

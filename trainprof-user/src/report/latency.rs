@@ -8,7 +8,7 @@ use super::{
     io::{Group, group, round},
     model::{Latencies, Quantiles},
 };
-use crate::session::{Coarse, Histogram, Session};
+use crate::session::{Coarse, Histogram, Session, Thread};
 
 /// Device number, operation and class, as the session has them.
 type Of = (u32, u8, u8);
@@ -59,25 +59,39 @@ impl<'s> Timed<'s> {
         latencies(&self.sum(its.map(|((_, of), histogram)| (of, histogram)), |_| true))
     }
 
+    /// Of one thread.
+    pub fn of_thread(&self, thread: &Thread) -> Latencies {
+        let mut sum = Coarsely::default();
+        let took = thread.files.took.iter();
+        for ((_, op, _), latencies) in took.filter(|(of, _)| self.is_of_files(of)) {
+            sum.add(Op::try_from(*op).unwrap_or(Op::None), latencies);
+        }
+        sum.latencies()
+    }
+
     fn sum<'h>(
         &self,
         histograms: impl Iterator<Item = (&'h Of, &'h Histogram)>,
         is_on: impl Fn(u32) -> bool,
     ) -> BTreeMap<u8, Histogram> {
         let mut out = BTreeMap::<u8, Histogram>::new();
-        for ((dev, op, class), histogram) in histograms {
-            let of_files = match Class::try_from(*class).unwrap_or(Class::Unknown) {
-                // What was closed there may have been anything: `io::Group::Untold`.
-                Class::Unknown => *op != Op::Close as u8,
-                Class::File | Class::Directory => true,
-                Class::Tmpfs => self.devices.contains(dev),
-                _ => false,
-            };
-            if of_files && is_on(*dev) {
+        for (of, histogram) in histograms {
+            let (dev, op, _) = of;
+            if self.is_of_files(of) && is_on(*dev) {
                 out.entry(*op).or_default().add(histogram);
             }
         }
         out
+    }
+
+    fn is_of_files(&self, (dev, op, class): &Of) -> bool {
+        match Class::try_from(*class).unwrap_or(Class::Unknown) {
+            // What was closed there may have been anything: `io::Group::Untold`.
+            Class::Unknown => *op != Op::Close as u8,
+            Class::File | Class::Directory => true,
+            Class::Tmpfs => self.devices.contains(dev),
+            _ => false,
+        }
     }
 }
 
@@ -95,14 +109,14 @@ fn latencies(by_operation: &BTreeMap<u8, Histogram>) -> Latencies {
     }
 }
 
-/// Of some file sets.
+/// Of some file sets, or of one thread.
 #[derive(Default)]
-pub struct OfFilesets {
+pub struct Coarsely {
     open: Coarse,
     read: Coarse,
 }
 
-impl OfFilesets {
+impl Coarsely {
     /// Adds what one operation took.
     pub fn add(&mut self, op: Op, latencies: &Coarse) {
         match op {

@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trainprof_common::{op::Class, thread::WakerKind};
 
-use super::model::{ThreadIo, ThreadTime, WaitRow, Waker};
+use super::{
+    io::{by_operation, round, traffic},
+    latency::Timed,
+    model::{Operations, ThreadIo, ThreadTime, Traffic, WaitRow, Waker},
+};
 use crate::{
     session::{
         Id, Session, Thread, WaitId, WaitTotal,
@@ -39,9 +43,10 @@ pub fn threads(
     keep(&mut threads, top, |t| {
         Some(t.key.tid) == trainer.map(|tid| tid.0)
     });
+    let timed = Timed::of(session);
     threads
         .into_iter()
-        .map(|thread| thread_time(session, thread, cast))
+        .map(|thread| thread_time(session, thread, cast, &timed))
         .collect()
 }
 
@@ -56,7 +61,7 @@ pub fn keep<T: Copy>(rows: &mut Vec<T>, top: usize, stays: impl Fn(&T) -> bool) 
     rows.truncate(last + 1);
 }
 
-fn thread_time(session: &Session, thread: &Thread, cast: &Roles) -> ThreadTime {
+fn thread_time(session: &Session, thread: &Thread, cast: &Roles, timed: &Timed<'_>) -> ThreadTime {
     let leads = leading_thread(session, thread.pid).is_some_and(|leader| leader.key == thread.key);
     let role = if leads {
         cast.processes.get(&thread.pid).map(|role| role.name())
@@ -65,6 +70,7 @@ fn thread_time(session: &Session, thread: &Thread, cast: &Roles) -> ThreadTime {
     } else {
         None
     };
+    let operations = by_operation(session, thread.files.ops.iter());
     let present = thread.present_ns(session.until);
     let seen = thread.run_ns + thread.wait_ns() + thread.runnable_ns();
     ThreadTime {
@@ -78,21 +84,28 @@ fn thread_time(session: &Session, thread: &Thread, cast: &Roles) -> ThreadTime {
         wait_s: seconds(thread.wait_ns()),
         wait_s_by_kind: waits_by_kind(thread),
         unseen_s: seconds(present.saturating_sub(seen)),
-        io: session.sees_files().then(|| thread_io(thread)),
+        io: session
+            .sees_files()
+            .then(|| thread_io(&operations, &traffic(session, thread.files.ops.iter()))),
+        operations,
+        latency_us: timed.of_thread(thread),
         waits: waits(session, thread, WAITS_SHOWN),
     }
 }
 
-fn thread_io(thread: &Thread) -> ThreadIo {
-    let activity = &thread.activity;
+fn thread_io(operations: &BTreeMap<&'static str, Operations>, traffic: &Traffic) -> ThreadIo {
+    let seconds_in = |names: &[&str]| {
+        let of = names.iter().filter_map(|name| operations.get(name));
+        round(of.filter_map(|sum| sum.seconds).sum(), 9)
+    };
     ThreadIo {
-        opens: activity.file_opens,
-        reads: activity.file_reads,
-        bytes_read: activity.file_read_bytes,
-        bytes_written: activity.file_write_bytes,
-        meta_s: seconds(activity.file_meta_ns),
-        read_s: seconds(activity.file_read_ns),
-        write_s: seconds(activity.file_write_ns),
+        opens: operations.get("open").map_or(0, |sum| sum.count),
+        reads: traffic.reads,
+        bytes_read: traffic.bytes_read,
+        bytes_written: traffic.bytes_written,
+        meta_s: seconds_in(&["open", "stat", "getdents", "close"]),
+        read_s: seconds_in(&["read", "copy"]),
+        write_s: seconds_in(&["write", "fsync", "rename"]),
     }
 }
 

@@ -1,23 +1,20 @@
-//! What kind of input and output each thread did, and how long it took: coarse, by thread.
+//! What kind of input and output each thread did: coarse, by thread.
 
 use trainprof_common::op::{Class, Op};
 
 use crate::record::fact::OpSum;
 
-/// Counts, bytes and nanoseconds (waits included) of one thread's operations.
+/// Counts and bytes of one thread's operations, and nanoseconds (waits included) of those on memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activity {
     /// Successful or not.
     pub file_opens: u64,
     /// open, stat, getdents, close of files.
-    pub file_meta_ns: u64,
     pub file_meta_calls: u64,
     pub file_reads: u64,
     pub file_read_bytes: u64,
-    pub file_read_ns: u64,
     pub file_write_bytes: u64,
     /// write, fsync, rename.
-    pub file_write_ns: u64,
     pub fsyncs: u64,
     pub renames: u64,
     /// Files mapped, and bytes brought in by page faults on them.
@@ -40,30 +37,24 @@ impl Activity {
         match (op, class) {
             (Op::Open, Class::File) => {
                 self.file_opens += sum.count;
-                self.file_meta_ns += sum.ns;
                 self.file_meta_calls += sum.count;
             }
             (Op::Open | Op::Stat | Op::Getdents | Op::Close, Class::File | Class::Directory)
             | (Op::Open | Op::Stat, Class::Unknown) => {
-                self.file_meta_ns += sum.ns;
                 self.file_meta_calls += sum.count;
             }
             (Op::Read | Op::UringRead | Op::Copy, Class::File) => {
                 self.file_reads += sum.count;
                 self.file_read_bytes += sum.bytes;
-                self.file_read_ns += sum.ns;
             }
             (Op::Write | Op::UringWrite | Op::CopyOut, Class::File) => {
                 self.file_write_bytes += sum.bytes;
-                self.file_write_ns += sum.ns;
             }
             (Op::Fsync, _) => {
                 self.fsyncs += sum.count;
-                self.file_write_ns += sum.ns;
             }
             (Op::Rename, _) => {
                 self.renames += sum.count;
-                self.file_write_ns += sum.ns;
             }
             (Op::Mmap, Class::File) => self.file_maps += sum.count,
             (Op::FaultFill, _) => self.fault_bytes += sum.bytes,
@@ -84,13 +75,10 @@ impl Activity {
         // Every count by its name: one that is added is not forgotten here.
         let Self {
             file_opens,
-            file_meta_ns,
             file_meta_calls,
             file_reads,
             file_read_bytes,
-            file_read_ns,
             file_write_bytes,
-            file_write_ns,
             fsyncs,
             renames,
             file_maps,
@@ -103,13 +91,10 @@ impl Activity {
             memory_calls,
         } = other;
         self.file_opens += file_opens;
-        self.file_meta_ns += file_meta_ns;
         self.file_meta_calls += file_meta_calls;
         self.file_reads += file_reads;
         self.file_read_bytes += file_read_bytes;
-        self.file_read_ns += file_read_ns;
         self.file_write_bytes += file_write_bytes;
-        self.file_write_ns += file_write_ns;
         self.fsyncs += fsyncs;
         self.renames += renames;
         self.file_maps += file_maps;

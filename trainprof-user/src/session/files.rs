@@ -32,6 +32,15 @@ pub struct OpTotal {
 }
 
 impl OpTotal {
+    pub(super) fn of(op: &OpSum) -> Self {
+        Self {
+            count: op.count,
+            errors: op.errors,
+            bytes: op.bytes,
+            ns: op.ns,
+        }
+    }
+
     /// Adds another total.
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
@@ -106,6 +115,15 @@ impl Coarse {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a += b);
     }
 
+    /// Counts latencies that come in the buckets of a [`Histogram`], each twice as fine.
+    pub(super) fn count(&mut self, latency: &[(u8, u32)]) {
+        for (bucket, count) in latency {
+            if let Some(slot) = self.0.get_mut(usize::from(*bucket) / 2) {
+                *slot += u64::from(*count);
+            }
+        }
+    }
+
     /// As [`Histogram::quantile_ns`]: at most half off.
     pub fn quantile_ns(&self, q: f64) -> Option<f64> {
         quantile(&self.0, coarse_range, q)
@@ -163,13 +181,7 @@ impl FileTotals {
             op: op.op,
             class: op.class,
         };
-        let more = OpTotal {
-            count: op.count,
-            errors: op.errors,
-            bytes: op.bytes,
-            ns: op.ns,
-        };
-        self.ops.entry(key).or_default().add(&more);
+        self.ops.entry(key).or_default().add(&OpTotal::of(op));
     }
 
     pub(crate) fn add_histogram(&mut self, hist: &HistSum, pid: Option<u32>) {
@@ -204,7 +216,7 @@ impl FileTotals {
     }
 }
 
-fn opens_or_reads(op: u8) -> bool {
+pub(super) fn opens_or_reads(op: u8) -> bool {
     matches!(Op::try_from(op), Ok(Op::Open | Op::Read | Op::UringRead))
 }
 

@@ -20,6 +20,7 @@ mod rates;
 pub mod roles;
 pub mod shares;
 pub mod strata;
+mod thread_files;
 mod threads;
 mod uncounted;
 mod untimed;
@@ -471,7 +472,10 @@ impl Session {
         let ops = self.uncounted.complete(interval, timed, pid);
         self.operations(&ops);
         for hist in &interval.hists {
-            let pid = self.thread(hist.tid).map(|thread| thread.pid);
+            let pid = self.thread_mut(hist.tid).map(|thread| {
+                thread.files.add_histogram(hist);
+                thread.pid
+            });
             self.files.add_histogram(hist, pid);
         }
     }
@@ -480,6 +484,7 @@ impl Session {
         for op in ops {
             let pid = self.thread_mut(op.tid).map(|thread| {
                 thread.activity.add(op);
+                thread.files.add(op);
                 thread.pid
             });
             self.files.add(op, pid);

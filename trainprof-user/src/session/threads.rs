@@ -7,6 +7,7 @@ use trainprof_common::{op::Class, thread::State};
 use super::{
     activity::Activity,
     kind::{WaitKind, wait_kind},
+    thread_files::ThreadFiles,
 };
 use crate::{
     record::fact::{Counters, ObjectFact, OpenThread, ThreadTotals, WaitFact, WaitSum, WakerFact},
@@ -79,6 +80,7 @@ pub struct Thread {
     pub waits: BTreeMap<WaitId, WaitTotal>,
     pub counters: Option<Counters>,
     pub activity: Activity,
+    pub files: ThreadFiles,
 }
 
 impl Thread {
@@ -95,6 +97,7 @@ impl Thread {
             waits: BTreeMap::new(),
             counters: None,
             activity: Activity::default(),
+            files: ThreadFiles::default(),
         }
     }
 

@@ -14,6 +14,7 @@ use crate::{
             overlay::{Layers, is_overlay},
         },
         process,
+        symlinks::real_directory,
     },
     record::{Record, fact::FilesetFact},
 };
@@ -258,7 +259,7 @@ fn path_in_fs(info: &FilesetInfo) -> Option<String> {
     })
 }
 
-/// Directory part of a path's text, made absolute while the process is there.
+/// Directory part of a path's text, made absolute while the process is there, and where its symbolic links lead.
 fn text_directory(info: &FilesetInfo) -> Option<String> {
     let text = String::from_utf8_lossy(info.path.get(..info.path_len as usize)?).into_owned();
     let base = || {
@@ -275,6 +276,9 @@ fn text_directory(info: &FilesetInfo) -> Option<String> {
     } else {
         format!("{}/{text}", base()?)
     };
+    if let Some(real) = real_directory(info.tgid, &path) {
+        return Some(real);
+    }
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {

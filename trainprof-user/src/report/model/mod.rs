@@ -319,6 +319,10 @@ pub struct ThreadTime {
     /// On files only.
     /// `null` where operations on files are not seen.
     pub io: Option<ThreadIo>,
+    /// On files, by operation: those that it made.
+    pub operations: BTreeMap<&'static str, Operations>,
+    /// Of its opens and reads of files.
+    pub latency_us: Latencies,
     pub waits: Vec<WaitRow>,
 }
 
