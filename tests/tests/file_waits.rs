@@ -67,6 +67,16 @@ fn check_wait(seen: &Observed, kind: &str, folder: &Path, truth: f64) {
     let row = row.expect("the folder's row");
     let wait = f64_at(row, "/wait_s");
     checks.between("wait_s of the folder", (truth - runnable, truth), wait);
+    // The kernel counts waits for a disk as waits for I/O, and none of those at the gate.
+    for wait in thread["waits"].as_array().expect("waits") {
+        let of_disk = if wait["kind"] == kind {
+            f64_at(wait, "/seconds")
+        } else {
+            0.0
+        };
+        let what = format!("iowait_s of a wait of kind {}", wait["kind"]);
+        checks.near(&what, of_disk, f64_at(wait, "/iowait_s"));
+    }
     checks.done();
 }
 

@@ -203,7 +203,8 @@ pub fn io(session: &Session, shown: Shown) -> Io {
 /// Rounds to a number of decimals: more digits than that carry no information.
 pub fn round(value: f64, decimals: i32) -> f64 {
     let scale = 10_f64.powi(decimals);
-    (value * scale).round() / scale
+    // The sum of no numbers, and what is rounded from below, is a zero with a sign.
+    (value * scale).round() / scale + 0.0
 }
 
 fn small_file_share(session: &Session) -> Option<f64> {

@@ -152,6 +152,7 @@ pub fn waits(session: &Session, thread: &Thread, most: usize) -> Vec<WaitRow> {
         sum.count += total.count;
         sum.wait_ns += total.wait_ns;
         sum.runnable_ns += total.runnable_ns;
+        sum.iowait_ns += total.iowait_ns;
         sum.max_ns = sum.max_ns.max(total.max_ns);
     }
     let mut rows: Vec<(Alike, WaitTotal)> = alike.into_iter().collect();
@@ -166,6 +167,7 @@ pub fn waits(session: &Session, thread: &Thread, most: usize) -> Vec<WaitRow> {
                 seconds: seconds(total.wait_ns),
                 runnable_s: seconds(total.runnable_ns),
                 count: total.count,
+                iowait_s: seconds(total.iowait_ns),
                 max_s: seconds(total.max_ns),
                 waker: Waker {
                     tid: (!by_process && waker != 0).then_some(Id(waker)),

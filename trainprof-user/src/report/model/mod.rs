@@ -351,6 +351,8 @@ pub struct WaitRow {
     pub seconds: f64,
     /// From the wake-ups until on a CPU.
     pub runnable_s: f64,
+    /// Of `seconds`, what the kernel counts as waiting for I/O (`in_iowait` of its `task_struct`).
+    pub iowait_s: f64,
     pub count: u64,
     pub max_s: f64,
     pub waker: Waker,
