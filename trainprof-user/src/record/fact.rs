@@ -15,8 +15,8 @@ pub use super::{
         GpuProcessFact, GpuSampleFact, PassFact, PyGpuMemoryFact, UpdateFact,
     },
     pressure::{
-        CgroupMemorySample, CgroupPressureSample, HostSample, NeighboursFact, PressureTotals,
-        ProcessSample, QuotaSample, SocketFact,
+        CgroupMemorySample, CgroupPressureSample, HostSample, NeighboursFact, OutsiderUse,
+        PressureTotals, ProcessSample, QuotaSample, SocketFact,
     },
     python::{
         PyFaultFact, PyFunctionFact, PyRuntimeFact, PySampleFact, PyStackFact, PyThreadSampleFact,
@@ -161,6 +161,7 @@ pub enum Record {
     PyThreadSample(PyThreadSampleFact),
     Neighbours(NeighboursFact),
     Update(UpdateFact),
+    OutsiderUse(OutsiderUse),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

@@ -80,6 +80,19 @@ pub struct NeighboursFact {
     pub most: Vec<(u32, u64)>,
 }
 
+/// CPU time of a process outside the job that the job had to do with, since it was first met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutsiderUse {
+    pub at: KtimeNs,
+    pub pid: u32,
+    /// For how long it was looked at until now, ns.
+    pub looked_ns: u64,
+    /// CPU nanoseconds of all its threads in that time, in steps of a clock tick.
+    pub cpu_ns: u64,
+    /// How many threads it has now.
+    pub threads: u32,
+}
+
 /// Memory and descriptors of a process of the job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessSample {

@@ -6,8 +6,8 @@ use crate::{
     record::{
         Record,
         fact::{
-            CgroupMemorySample, CgroupPressureSample, HostSample, NeighboursFact, ProcessSample,
-            QuotaSample, SocketFact,
+            CgroupMemorySample, CgroupPressureSample, HostSample, NeighboursFact, OutsiderUse,
+            ProcessSample, QuotaSample, SocketFact,
         },
     },
     time::KtimeNs,
@@ -30,6 +30,8 @@ pub struct HostSeen {
     pub sockets: BTreeMap<u64, SocketFact>,
     /// By process.
     pub outsiders: BTreeMap<u32, Vec<String>>,
+    /// What they used, as of the last look.
+    pub outsiders_use: BTreeMap<u32, OutsiderUse>,
     pub neighbours: NeighboursFact,
     /// Processes that were killed when memory ran out, and when the first of their threads had ended.
     pub out_of_memory: BTreeMap<u32, KtimeNs>,
@@ -61,6 +63,9 @@ impl HostSeen {
             }
             Record::OutsiderCommand { pid, command } => {
                 self.outsiders.insert(*pid, command.clone());
+            }
+            Record::OutsiderUse(used) => {
+                self.outsiders_use.insert(used.pid, *used);
             }
             Record::Neighbours(fact) => self.neighbours.clone_from(fact),
             Record::OutOfMemory { at, pid } => {

@@ -294,6 +294,7 @@ impl Lives {
             | Record::Host(_)
             | Record::Socket(_)
             | Record::OutsiderCommand { .. }
+            | Record::OutsiderUse(_)
             | Record::Neighbours(_)
             | Record::EntriesHidden { .. }
             | Record::OpLatencies(_)

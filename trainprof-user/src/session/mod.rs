@@ -200,6 +200,7 @@ impl Session {
             | Record::ProcessMemory(_)
             | Record::Socket(_)
             | Record::OutsiderCommand { .. }
+            | Record::OutsiderUse(_)
             | Record::Neighbours(_)
             | Record::OutOfMemory { .. }
             | Record::Affinity { .. } => self.host.apply(record),

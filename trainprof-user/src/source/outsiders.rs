@@ -1,11 +1,22 @@
-//! Threads outside the job that it had to do with: they woke one of its threads, or had its CPU.
+//! Threads outside the job that it had to do with: they woke one of its threads, or had its CPU. Their processes' CPU time is told
+//! too: who answers the job's questions may be busy with answering.
 
 use std::{collections::BTreeSet, fs};
 
-use crate::{env::process, record::Record};
+use procfs::{FromRead, process::Stat};
+
+use super::own;
+use crate::{
+    env::process,
+    record::{Record, fact::OutsiderUse},
+    time::KtimeNs,
+};
 
 /// Threads, and processes, that are described in one watch. Beyond that they have no name.
 const MOST: usize = 4096;
+
+/// Processes whose CPU time is told.
+const MOST_TIMED: usize = 32;
 
 /// Having the CPU that a thread of the job wanted for at least this many nanoseconds is worth a name.
 pub(super) const WORTH_NAMING_NS: u64 = 1_000_000;
@@ -15,6 +26,15 @@ pub(super) const WORTH_NAMING_NS: u64 = 1_000_000;
 pub(super) struct Outsiders {
     threads: BTreeSet<u32>,
     processes: BTreeSet<u32>,
+    timed: Vec<Timed>,
+}
+
+/// A process whose CPU time is told, by its beginning (ticks after boot), with what it had when it was met.
+struct Timed {
+    pid: u32,
+    began: u64,
+    met: KtimeNs,
+    ticks: u64,
 }
 
 impl Outsiders {
@@ -32,9 +52,53 @@ impl Outsiders {
             // Threads of the kernel have none.
             if !command.is_empty() {
                 out.push(Record::OutsiderCommand { pid, command });
+                self.time(pid, own::now());
             }
         }
     }
+
+    fn time(&mut self, pid: u32, met: KtimeNs) {
+        if self.timed.len() < MOST_TIMED
+            && let Some(stat) = stat(pid)
+        {
+            self.timed.push(Timed {
+                pid,
+                began: stat.starttime,
+                met,
+                ticks: ticks(&stat),
+            });
+        }
+    }
+
+    /// Tells what the processes have used since they were met; those that ended are told no more.
+    pub(super) fn tell_use(&mut self, at: KtimeNs, out: &mut Vec<Record>) {
+        let tick_ns = 1_000_000_000 / procfs::ticks_per_second().max(1);
+        self.timed.retain(|timed| {
+            let Some(stat) = stat(timed.pid).filter(|stat| stat.starttime == timed.began) else {
+                return false;
+            };
+            let used = ticks(&stat).saturating_sub(timed.ticks);
+            if used > 0 {
+                out.push(Record::OutsiderUse(OutsiderUse {
+                    at,
+                    pid: timed.pid,
+                    looked_ns: at.since(timed.met),
+                    cpu_ns: used.saturating_mul(tick_ns),
+                    threads: u32::try_from(stat.num_threads).unwrap_or(0),
+                }));
+            }
+            true
+        });
+    }
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    Stat::from_file(format!("/proc/{pid}/stat")).ok()
+}
+
+/// CPU time of all its threads.
+fn ticks(stat: &Stat) -> u64 {
+    stat.utime.saturating_add(stat.stime)
 }
 
 /// True once for each number, and never again when the set is full.
@@ -100,5 +164,34 @@ mod tests {
             .collect();
         assert_eq!(commands, [(pid, process::command(pid))]);
         assert_eq!(out.len(), 3, "{out:?}");
+    }
+
+    #[test]
+    fn what_a_process_uses_is_told_since_it_was_met() {
+        let mut out = Vec::new();
+        let mut outsiders = Outsiders::default();
+        let pid = std::process::id();
+        outsiders.meet(pid, &mut out);
+        let met = outsiders.timed[0].met;
+        let used = |out: &[Record]| {
+            out.iter().find_map(|record| match record {
+                Record::OutsiderUse(used) => Some(*used),
+                _ => None,
+            })
+        };
+        let begin = own::thread_cpu_ns();
+        while own::thread_cpu_ns() - begin < 200_000_000 {}
+        outsiders.tell_use(KtimeNs(met.0 + 1_000_000_000), &mut out);
+        let told = used(&out).expect("what it used");
+        assert_eq!((told.pid, told.looked_ns), (pid, 1_000_000_000));
+        // Other tests run beside; a tick is 10 ms.
+        assert!(told.cpu_ns >= 190_000_000, "{told:?}");
+        assert!(told.threads >= 2, "{told:?}");
+        // Another process by the same number is another one.
+        outsiders.timed[0].began += 1;
+        out.clear();
+        outsiders.tell_use(KtimeNs(met.0 + 2_000_000_000), &mut out);
+        assert_eq!(used(&out), None);
+        assert!(outsiders.timed.is_empty());
     }
 }

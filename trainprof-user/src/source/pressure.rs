@@ -43,6 +43,8 @@ pub(super) struct Pressure {
     memory: Pace,
     host: Pace,
     stalls: Pace,
+    /// Their CPU time.
+    outsiders: Pace,
 }
 
 impl Default for Pressure {
@@ -57,6 +59,7 @@ impl Default for Pressure {
             memory: Pace::every(2 * SECOND),
             host: Pace::every(SECOND),
             stalls: Pace::every(SECOND),
+            outsiders: Pace::sparing(2 * SECOND),
         }
     }
 }
@@ -91,6 +94,7 @@ impl Pressure {
         for pid in self.neighbours.poll(at, is_own, out) {
             outsiders.meet(pid, out);
         }
+        self.outsiders.round(at, || outsiders.tell_use(at, out));
         self.stalls.round(at, || {
             out.extend(stalls::read(at, groups).map(Record::CgroupPressure));
         });
@@ -111,6 +115,7 @@ impl Pressure {
             &mut self.memory,
             &mut self.host,
             &mut self.stalls,
+            &mut self.outsiders,
         ] {
             pace.now();
         }

@@ -25,6 +25,7 @@ mod one_at_a_time;
 mod page_cache_thrash;
 mod rank_imbalance;
 mod serialization;
+mod server;
 mod small_files;
 mod storage_io;
 mod tail_latency;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Answer, Finding, Look, input_cpu::wanted_workers, look::rounded};
+use super::{Answer, Finding, Look, input_cpu::wanted_workers, look::rounded, server::server};
 use crate::analysis::{Kind, words};
 
 /// Workers that are idle for less than this share are never waiting for work.
@@ -62,7 +62,8 @@ pub(super) fn rule(look: &Look) -> Answer {
     // The trainer's own work stays, and so does theirs, by more of them, and that of all on the CPUs that there are.
     let left = (1.0 - waits)
         .max(busy * parallel / more)
-        .max(least_by_cpus(look));
+        .max(least_by_cpus(look))
+        .max(least_by_server(look));
     if left > 1.0 - WORTH {
         return Answer::Clear;
     }
@@ -162,6 +163,15 @@ fn none_at_all(look: &Look) -> Answer {
         ),
         effect: None,
     })
+}
+
+/// The part of the time that who answers the workers needs at the least for its own work.
+fn least_by_server(look: &Look) -> f64 {
+    let asked = Kind::NetworkIo;
+    if look.trainer.ns(asked) * 2.0 < look.trainer.stalled {
+        return 0.0;
+    }
+    server(look, asked).map_or(0.0, |server| server.busy)
 }
 
 /// The part of the time that the job's work on CPUs takes at the least: it needs as much of them as now, on those that it has or nobody uses.

@@ -26,6 +26,7 @@ mod pools;
 mod python;
 mod ranks;
 mod rules;
+mod server;
 mod slack;
 mod state;
 mod stories;
