@@ -47,6 +47,11 @@ impl MountFacts {
         self.storage = read_storage(Path::new("/sys"), holder.as_ref().unwrap_or(self));
     }
 
+    /// Whether no server is asked for what lies on it.
+    pub fn is_near(&self) -> bool {
+        locate(&self.fs_type, &self.source) == Location::Local
+    }
+
     /// (major, minor) of the file system.
     pub fn dev(&self) -> (u32, u32) {
         (self.dev_major, self.dev_minor)

@@ -1,7 +1,8 @@
 //! Where a directory really is that a process names by a path with symbolic links in it.
 //!
-//! Nothing here waits for a file system: only what the kernel has in its cache is walked (`RESOLVE_CACHED` of openat2(2), Linux
-//! 5.12), which is the case for a path that a process has just used. On a server that does not answer that fails at once.
+//! No file system is asked: only what the kernel has in its cache is walked (`RESOLVE_CACHED` of openat2(2), Linux
+//! 5.12), which is the case for a path that a process has just used. On a server that does not answer that fails at once. The
+//! process's root itself must not lie on one.
 
 use std::{fs, os::fd::AsRawFd, path::PathBuf};
 
@@ -15,25 +16,55 @@ const REMOVED: &str = " (deleted)";
 /// The directory that `path`, absolute as process `pid` sees it, leads to, as it sees that one. `None` where it leads to no
 /// directory, the process may not be looked at, or the kernel would have to ask a file system for it.
 pub fn real_directory(pid: u32, path: &str) -> Option<String> {
-    let up = path.trim_end_matches(['/', '.']).len() < path.trim_end_matches('/').len();
-    if up {
-        // A path that ends in `..` may be asked about again, even when it is in the cache.
+    let (path, up) = without_ups(path);
+    if path.is_empty() {
         return None;
     }
     let place = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = open(process::shared(pid, "root"), place, Mode::empty()).ok()?;
     let how = ResolveFlags::IN_ROOT | ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS;
     let directory = openat2(&root, path, place, Mode::empty(), how).ok()?;
-    let found = path_of(&directory)?;
-    let below = match path_of(&root)?.as_str() {
-        "/" => found,
-        root => {
-            let below = found.strip_prefix(root)?;
-            (below.is_empty() || below.starts_with('/'))
-                .then(|| format!("/{}", below.trim_start_matches('/')))?
+    let mut found = below(&path_of(&directory)?, &path_of(&root)?)?;
+    // Links there (`/proc/self`) lead to whoever follows them.
+    if found.ends_with(REMOVED) || found == "/proc" || found.starts_with("/proc/") {
+        return None;
+    }
+    // What was found has no links in it.
+    for _ in 0..up {
+        found.truncate(found.rfind('/').unwrap_or(0));
+    }
+    if found.is_empty() {
+        found.push('/');
+    }
+    Some(found)
+}
+
+/// A path that we see as a process sees it whose root directory is `root`; `None` where it is not below that.
+pub fn below(path: &str, root: &str) -> Option<String> {
+    if root == "/" {
+        return Some(path.to_owned());
+    }
+    let below = path.strip_prefix(root)?;
+    match below {
+        "" => Some("/".to_owned()),
+        _ => below.starts_with('/').then(|| below.to_owned()),
+    }
+}
+
+/// A path without what it ends in of `.` and `..`, and how often it goes up there: the kernel may ask a file system again about a
+/// path that ends so.
+fn without_ups(path: &str) -> (&str, usize) {
+    let (mut path, mut up) = (path, 0);
+    loop {
+        path = path.trim_end_matches('/');
+        if let Some(before) = path.strip_suffix("/..") {
+            (path, up) = (before, up + 1);
+        } else if let Some(before) = path.strip_suffix("/.") {
+            path = before;
+        } else {
+            return (path, up);
         }
-    };
-    (!below.ends_with(REMOVED)).then_some(below)
+    }
 }
 
 fn path_of(descriptor: &impl AsRawFd) -> Option<String> {
@@ -68,11 +99,36 @@ mod tests {
         assert_eq!(real("absolute/inner/"), expected("real/inner"));
         assert_eq!(real("link/inner/../inner"), expected("real/inner"));
         assert_eq!(real("real/inner"), expected("real/inner"));
+        // Up from where the link leads, not from where it is.
+        assert_eq!(real("link/inner/.."), expected("real"));
+        assert_eq!(real("absolute/./inner/./../"), expected("real"));
+        assert_eq!(real("link/."), expected("real"));
         assert_eq!(real("loop"), None);
         assert_eq!(real("nowhere"), None);
         fs::write(at.join("real/file"), "").expect("a file");
         assert_eq!(real("link/file"), None, "not a directory");
-        assert_eq!(real_directory(std::process::id(), "/proc/self/cwd"), None);
-        assert_eq!(real_directory(u32::MAX, "/"), None, "no such process");
+        // The test's own process stands for the one that is watched.
+        for own in [
+            "/proc/self",
+            "/proc/self/cwd",
+            "/proc/self/task/",
+            "/dev/fd",
+        ] {
+            assert_eq!(real_directory(std::process::id(), own), None, "{own}");
+        }
+        assert_eq!(real_directory(u32::MAX, "/tmp"), None, "no such process");
+    }
+
+    #[test]
+    fn what_lies_below_a_root_is_told_from_there() {
+        for (path, root, told) in [
+            ("/a/b", "/", Some("/a/b")),
+            ("/jail/a", "/jail", Some("/a")),
+            ("/jail", "/jail", Some("/")),
+            ("/jailer/a", "/jail", None),
+            ("/a", "/jail", None),
+        ] {
+            assert_eq!(below(path, root).as_deref(), told, "{path} {root}");
+        }
     }
 }

@@ -14,9 +14,6 @@ pub struct Activity {
     pub file_reads: u64,
     pub file_read_bytes: u64,
     pub file_write_bytes: u64,
-    /// write, fsync, rename.
-    pub fsyncs: u64,
-    pub renames: u64,
     /// Files mapped, and bytes brought in by page faults on them.
     pub file_maps: u64,
     pub fault_bytes: u64,
@@ -50,12 +47,6 @@ impl Activity {
             (Op::Write | Op::UringWrite | Op::CopyOut, Class::File) => {
                 self.file_write_bytes += sum.bytes;
             }
-            (Op::Fsync, _) => {
-                self.fsyncs += sum.count;
-            }
-            (Op::Rename, _) => {
-                self.renames += sum.count;
-            }
             (Op::Mmap, Class::File) => self.file_maps += sum.count,
             (Op::FaultFill, _) => self.fault_bytes += sum.bytes,
             (Op::Read | Op::UringRead, Class::Socket) => self.socket_read_bytes += sum.bytes,
@@ -79,8 +70,6 @@ impl Activity {
             file_reads,
             file_read_bytes,
             file_write_bytes,
-            fsyncs,
-            renames,
             file_maps,
             fault_bytes,
             socket_read_bytes,
@@ -95,8 +84,6 @@ impl Activity {
         self.file_reads += file_reads;
         self.file_read_bytes += file_read_bytes;
         self.file_write_bytes += file_write_bytes;
-        self.fsyncs += fsyncs;
-        self.renames += renames;
         self.file_maps += file_maps;
         self.fault_bytes += fault_bytes;
         self.socket_read_bytes += socket_read_bytes;

@@ -14,7 +14,7 @@ use crate::{
             overlay::{Layers, is_overlay},
         },
         process,
-        symlinks::real_directory,
+        symlinks::{below, real_directory},
     },
     record::{Record, fact::FilesetFact},
 };
@@ -82,7 +82,10 @@ impl Memo {
         }
         let (directory, mount, sure) = match info.from_text {
             0 => self.entry_place(info),
-            _ => text_place(text_directory(info), self.table(info.tgid)),
+            _ => {
+                let table = self.table(info.tgid);
+                text_place(text_directory(info, table), table)
+            }
         };
         let fact = fileset_fact(number, info, directory, mount.as_ref());
         if sure || self.unsure.len() >= MOST_UNSURE {
@@ -260,23 +263,27 @@ fn path_in_fs(info: &FilesetInfo) -> Option<String> {
 }
 
 /// Directory part of a path's text, made absolute while the process is there, and where its symbolic links lead.
-fn text_directory(info: &FilesetInfo) -> Option<String> {
+fn text_directory(info: &FilesetInfo, table: Option<&MountTable>) -> Option<String> {
     let text = String::from_utf8_lossy(info.path.get(..info.path_len as usize)?).into_owned();
     let base = || {
         let link = match info.dfd {
             AT_FDCWD => "cwd".to_owned(),
             fd => format!("fd/{fd}"),
         };
-        fs::read_link(process::shared(info.tgid, &link))
-            .ok()
-            .map(|p| p.display().to_string())
+        let read = |link: &str| fs::read_link(process::shared(info.tgid, link)).ok();
+        let path = read(&link)?.display().to_string();
+        let root = read("root").map(|root| root.display().to_string());
+        below(&path, root.as_deref().unwrap_or("/"))
     };
     let path = if text.starts_with('/') {
         text
     } else {
         format!("{}/{text}", base()?)
     };
-    if let Some(real) = real_directory(info.tgid, &path) {
+    // Even to look at a root directory may be to ask a server.
+    let root_is_near =
+        table.is_some_and(|table| table.longest_prefix("/").is_some_and(MountFacts::is_near));
+    if root_is_near && let Some(real) = real_directory(info.tgid, &path) {
         return Some(real);
     }
     let mut parts = Vec::new();
@@ -423,9 +430,9 @@ mod tests {
     #[test]
     fn text_is_made_plain() {
         assert_eq!(
-            text_directory(&info(b"/a/./b/../c/")).as_deref(),
+            text_directory(&info(b"/a/./b/../c/"), None).as_deref(),
             Some("/a/c")
         );
-        assert_eq!(text_directory(&info(b"/")).as_deref(), Some("/"));
+        assert_eq!(text_directory(&info(b"/"), None).as_deref(), Some("/"));
     }
 }

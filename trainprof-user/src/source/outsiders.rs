@@ -1,7 +1,10 @@
 //! Threads outside the job that it had to do with: they woke one of its threads, or had its CPU. Their processes' CPU time is told
 //! too: who answers the job's questions may be busy with answering.
 
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 use procfs::{FromRead, process::Stat};
 
@@ -24,48 +27,68 @@ pub(super) const WORTH_NAMING_NS: u64 = 1_000_000;
 /// Who was described already.
 #[derive(Default)]
 pub(super) struct Outsiders {
-    threads: BTreeSet<u32>,
+    /// With their processes, where these are known.
+    threads: BTreeMap<u32, Option<u32>>,
     processes: BTreeSet<u32>,
+    /// Threads of the kernel, and what has ended.
+    nameless: BTreeSet<u32>,
     timed: Vec<Timed>,
 }
 
-/// A process whose CPU time is told, by its beginning (ticks after boot), with what it had when it was met.
+/// A process whose CPU time is told, by its beginning (ticks after boot), with what it had when it was met, and has used since.
 struct Timed {
     pid: u32,
     began: u64,
     met: KtimeNs,
     ticks: u64,
+    used: u64,
 }
 
 impl Outsiders {
     /// Describes a thread the first time, and its process the first time.
     pub(super) fn meet(&mut self, tid: u32, out: &mut Vec<Record>) {
-        if tid == 0 || !first(&mut self.threads, tid) {
+        if tid == 0 || self.threads.contains_key(&tid) || self.threads.len() >= MOST {
             return;
         }
         let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
         let (pid, name) = decode(&status);
+        self.threads.insert(tid, pid);
         out.push(Record::Outsider { tid, pid, name });
         let Some(pid) = pid else { return };
-        if first(&mut self.processes, pid) {
+        if self.processes.len() < MOST && self.processes.insert(pid) {
             let command = process::command(pid);
             // Threads of the kernel have none.
             if !command.is_empty() {
                 out.push(Record::OutsiderCommand { pid, command });
-                self.time(pid, own::now());
+            } else {
+                self.nameless.insert(pid);
             }
         }
     }
 
-    fn time(&mut self, pid: u32, met: KtimeNs) {
-        if self.timed.len() < MOST_TIMED
-            && let Some(stat) = stat(pid)
-        {
+    /// The same of a thread that ended a wait of the job's: its process may be who answers.
+    pub(super) fn woke(&mut self, tid: u32, out: &mut Vec<Record>) {
+        self.meet(tid, out);
+        let Some(pid) = self.threads.get(&tid).copied().flatten() else {
+            return;
+        };
+        if self.nameless.contains(&pid) || self.timed.iter().any(|timed| timed.pid == pid) {
+            return;
+        }
+        if self.timed.len() >= MOST_TIMED {
+            // Who has used nothing makes room.
+            let Some(idle) = self.timed.iter().position(|timed| timed.used == 0) else {
+                return;
+            };
+            self.timed.swap_remove(idle);
+        }
+        if let Some(stat) = stat(pid) {
             self.timed.push(Timed {
                 pid,
                 began: stat.starttime,
-                met,
+                met: own::now(),
                 ticks: ticks(&stat),
+                used: 0,
             });
         }
     }
@@ -73,17 +96,17 @@ impl Outsiders {
     /// Tells what the processes have used since they were met; those that ended are told no more.
     pub(super) fn tell_use(&mut self, at: KtimeNs, out: &mut Vec<Record>) {
         let tick_ns = 1_000_000_000 / procfs::ticks_per_second().max(1);
-        self.timed.retain(|timed| {
+        self.timed.retain_mut(|timed| {
             let Some(stat) = stat(timed.pid).filter(|stat| stat.starttime == timed.began) else {
                 return false;
             };
-            let used = ticks(&stat).saturating_sub(timed.ticks);
-            if used > 0 {
+            timed.used = ticks(&stat).saturating_sub(timed.ticks);
+            if timed.used > 0 {
                 out.push(Record::OutsiderUse(OutsiderUse {
                     at,
                     pid: timed.pid,
                     looked_ns: at.since(timed.met),
-                    cpu_ns: used.saturating_mul(tick_ns),
+                    cpu_ns: timed.used.saturating_mul(tick_ns),
                     threads: u32::try_from(stat.num_threads).unwrap_or(0),
                 }));
             }
@@ -99,11 +122,6 @@ fn stat(pid: u32) -> Option<Stat> {
 /// CPU time of all its threads.
 fn ticks(stat: &Stat) -> u64 {
     stat.utime.saturating_add(stat.stime)
-}
-
-/// True once for each number, and never again when the set is full.
-fn first(seen: &mut BTreeSet<u32>, number: u32) -> bool {
-    (seen.len() < MOST || seen.contains(&number)) && seen.insert(number)
 }
 
 /// Process and name out of /proc/TID/status (proc_pid_status(5)).
@@ -134,11 +152,15 @@ mod tests {
 
     #[test]
     fn each_is_described_once_and_no_more_than_so_many() {
-        let mut seen = BTreeSet::new();
-        assert!(first(&mut seen, 7));
-        assert!(!first(&mut seen, 7));
-        let more = (100..100_000).filter(|n| first(&mut seen, *n)).count();
-        assert_eq!(more, MOST - 1);
+        let mut outsiders = Outsiders::default();
+        let mut out = Vec::new();
+        for _ in 0..2 {
+            // There are no processes of these numbers (PID_MAX_LIMIT is 4 194 304).
+            for tid in 5_000_000..5_010_000 {
+                outsiders.meet(tid, &mut out);
+            }
+        }
+        assert_eq!(out.len(), MOST);
     }
 
     #[test]
@@ -171,7 +193,9 @@ mod tests {
         let mut out = Vec::new();
         let mut outsiders = Outsiders::default();
         let pid = std::process::id();
-        outsiders.meet(pid, &mut out);
+        outsiders.woke(pid, &mut out);
+        outsiders.woke(pid, &mut out);
+        assert_eq!(outsiders.timed.len(), 1);
         let met = outsiders.timed[0].met;
         let used = |out: &[Record]| {
             out.iter().find_map(|record| match record {

@@ -487,18 +487,19 @@ impl Look<'_> {
         2 * programs.count() > makers.len()
     }
 
+    /// CPUs of the host that nobody used; `None`: not seen.
+    pub fn idle_cpus(&self) -> Option<f64> {
+        let host = &self.session.host.host;
+        let (first, last) = (host.first()?, host.last()?);
+        let idle = last.idle_ns.saturating_sub(first.idle_ns) as f64;
+        (last.at > first.at).then(|| idle / last.at.since(first.at) as f64)
+    }
+
     /// CPUs of the host that nobody used, on average; fewer where the job, or those that make its batches, have a quota.
     pub fn free_cpus(&self) -> f64 {
         let terms = &self.trainer.terms;
         let by_job = terms.cpus - terms.cpu / self.trainer.wall.max(1.0);
-        let host = &self.session.host.host;
-        let by_host = match (host.first(), host.last()) {
-            (Some(first), Some(last)) if last.at > first.at => {
-                let idle = last.idle_ns.saturating_sub(first.idle_ns) as f64;
-                idle / last.at.since(first.at) as f64
-            }
-            _ => f64::INFINITY,
-        };
+        let by_host = self.idle_cpus().unwrap_or(f64::INFINITY);
         let makers = &self.trainer.cast.makers;
         let by_quota = left_by_quotas(self.facts, makers).unwrap_or(f64::INFINITY);
         by_job.min(by_host).min(by_quota).max(0.0)

@@ -8,7 +8,10 @@ use super::{
 };
 use crate::{
     analysis::{Analysis, analyse},
-    record::{Record, fact::OutsiderUse},
+    record::{
+        Record,
+        fact::{HostSample, OutsiderUse},
+    },
     time::KtimeNs,
 };
 
@@ -48,6 +51,13 @@ fn asking(cpu_ns: u64, threads: u32) -> Analysis {
         .host
         .outsiders
         .insert(900, vec!["server".to_owned()]);
+    for (at, idle_ns) in [(0, 0), (8_000_000_000, 4_000_000_000)] {
+        session.apply(&Record::Host(HostSample {
+            at: KtimeNs(at),
+            idle_ns,
+            ..HostSample::default()
+        }));
+    }
     session.apply(&Record::OutsiderUse(OutsiderUse {
         at: KtimeNs(8_000_000_000),
         pid: 900,
@@ -84,4 +94,27 @@ fn a_server_that_uses_its_cpu_up_is_not_asked_for_more() {
     let told = advice(&half, "network-io").expect("advice");
     assert!(told.contains("uses 0.5 CPUs for its answers"), "{told}");
     assert!(told.contains("about 4 instead of 2 are what"), "{told}");
+}
+
+#[test]
+fn a_server_that_waits_itself_is_asked_for_more_however_few_cpus_are_free() {
+    // Several threads, a little work: what it could use is not known.
+    let few = asking(400_000_000, 8);
+    let advice = few.findings.iter().find(|found| found.kind == "network-io");
+    let advice = advice.expect("found").advice.clone();
+    assert!(
+        advice.starts_with("keep more requests in flight"),
+        "{advice}"
+    );
+    // Nor of one with several threads that uses most of a CPU, as one that waits in part does.
+    let most = asking(6_400_000_000, 8);
+    let advice = most
+        .findings
+        .iter()
+        .find(|found| found.kind == "network-io");
+    let advice = advice.expect("found").advice.clone();
+    assert!(
+        advice.starts_with("keep more requests in flight"),
+        "{advice}"
+    );
 }

@@ -303,7 +303,9 @@ impl Live {
         {
             self.memo.describe(fileset, &info, &mut self.out);
         }
-        self.outsider(waker);
+        if !self.members.contains(&waker) {
+            self.outsiders.woke(waker, &mut self.out);
+        }
     }
 
     /// Describes a thread that is not of the job.
