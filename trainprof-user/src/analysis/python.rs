@@ -295,6 +295,32 @@ impl<'a> Python<'a> {
         self.counted(tids, inside, |_| true)
     }
 
+    /// The same of threads, each within times of its own, for which it counts.
+    pub fn places_in(&self, spans: &BTreeMap<u32, Vec<(u64, u64)>>) -> Vec<Place<'a>> {
+        let length =
+            |spans: &[(u64, u64)]| -> u64 { spans.iter().map(|(from, to)| to - from).sum() };
+        let all: u64 = spans.values().map(|spans| length(spans)).sum();
+        let mut shares = BTreeMap::<(&str, &str, u32), Place<'a>>::new();
+        for (tid, spans) in spans {
+            let weight = length(spans) as f64 / all.max(1) as f64;
+            for Place { function, share } in self.places(&[*tid], Some(spans)) {
+                let key = (
+                    function.file.as_str(),
+                    function.name.as_str(),
+                    function.line,
+                );
+                let none = Place {
+                    function,
+                    share: 0.0,
+                };
+                shares.entry(key).or_insert(none).share += weight * share;
+            }
+        }
+        let mut places: Vec<Place<'a>> = shares.into_values().collect();
+        places.sort_by(|a, b| b.share.total_cmp(&a.share));
+        places
+    }
+
     /// The same, but for what a process does to make input.
     pub fn computing(&self, pid: u32) -> Vec<Place<'a>> {
         let makes_input = |stack| self.doing.get(&stack) == Some(&Doing::Input);

@@ -33,11 +33,6 @@ use crate::{
 
 /// Builds it; so many rows of each table.
 pub fn memory(session: &Session, top: usize) -> Memory {
-    let rss: Vec<_> = session
-        .processes
-        .values()
-        .filter_map(|process| process.rss)
-        .collect();
     let counters: Vec<_> = session
         .threads
         .values()
@@ -48,10 +43,10 @@ pub fn memory(session: &Session, top: usize) -> Memory {
     let churn = session.alloc.churn_share();
     let kinds = [PageKind::Anonymous, PageKind::CopyOnWrite, PageKind::Shared];
     Memory {
-        rss_bytes: (!rss.is_empty()).then(|| RssBytes {
-            first: rss.iter().map(|r| r.first).sum(),
-            last: rss.iter().map(|r| r.last).sum(),
-            max: rss.iter().map(|r| r.max).sum(),
+        rss_bytes: session.rss.sums().map(|rss| RssBytes {
+            first: rss.first,
+            last: rss.last,
+            max: rss.max,
         }),
         growth_bytes_per_s: growth.map(|growth| round(growth, 1)),
         time_to_limit_s: growers

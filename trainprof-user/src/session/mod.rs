@@ -18,6 +18,7 @@ mod process_allocs;
 pub mod python;
 mod rates;
 pub mod roles;
+mod rss;
 pub mod shares;
 pub mod strata;
 mod thread_files;
@@ -53,6 +54,7 @@ pub use lives::Id;
 use lives::Lives;
 pub use memory::{MemorySeen, SeenFault};
 pub use python::PythonSeen;
+pub use rss::{JobRss, Rss};
 pub use threads::{Thread, ThreadKey, WaitId, WaitTotal};
 use uncounted::Uncounted;
 use untimed::Untimed;
@@ -73,19 +75,13 @@ pub struct Process {
     pub rss: Option<Rss>,
 }
 
-/// Resident memory of a process, bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rss {
-    pub first: u64,
-    pub last: u64,
-    pub max: u64,
-}
-
 /// Everything that was recorded, summed up.
 #[derive(Default)]
 pub struct Session {
     lives: Lives,
     pub start: Option<Start>,
+    /// Resident memory of the job.
+    pub rss: JobRss,
     pub stop: Option<Stop>,
     pub missing: Vec<(String, String)>,
     pub processes: BTreeMap<u32, Process>,
@@ -221,15 +217,11 @@ impl Session {
             Record::Outsider { tid, pid, name } => {
                 self.outsiders.insert(*tid, (*pid, name.clone()));
             }
-            Record::Memory { pid, rss_bytes, .. } => {
+            Record::Memory { at, pid, rss_bytes } => {
                 if let Some(process) = self.processes.get_mut(pid) {
-                    let rss = process.rss.get_or_insert(Rss {
-                        first: *rss_bytes,
-                        last: 0,
-                        max: 0,
-                    });
-                    rss.last = *rss_bytes;
-                    rss.max = rss.max.max(*rss_bytes);
+                    let rss = process.rss.get_or_insert(Rss::new(*rss_bytes));
+                    rss.add(*rss_bytes);
+                    self.rss.add(*at, *rss_bytes);
                 }
             }
             Record::Cost(cost) => self.cost = Some(*cost),

@@ -2,7 +2,11 @@
 
 use serde_json::json;
 
-use super::{Answer, Look, look::seconds};
+use super::{
+    Answer, Look,
+    late_rank::more_of,
+    look::{self, seconds},
+};
 use crate::{
     analysis::{Kind, Share, words::percent},
     session::Id,
@@ -58,7 +62,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             let rank = share.detail.rank;
             (!is_exchange(share) && rank != 0).then_some(rank)
         });
-        let Some((guilty, _)) = late.first() else {
+        let Some((guilty, waited)) = late.first() else {
             return (
                 "the trainer waited for ranks that are not on this host or not watched".to_owned(),
                 "watch the other ranks too: one of them is late".to_owned(),
@@ -88,6 +92,21 @@ pub(super) fn rule(look: &Look) -> Answer {
         };
         let process = Id(*guilty);
         evidence.insert("guilty_pid", json!(process));
+        let more = more_of(look, *guilty, *waited);
+        let only_computes = doing.iter().take(told.len()).all(|(kind, _)| *kind == Kind::Compute);
+        let does = match &more {
+            Some((place, ns)) => {
+                evidence.insert("guilty_runs", look::python(place));
+                let share = percent(ns / look.trainer.wall);
+                let (does, which) = if only_computes {
+                    (String::new(), ", which")
+                } else {
+                    (does, "; it")
+                };
+                format!("{does}{which} is in {} for {share} of the time more than they are", place.name())
+            }
+            None => does,
+        };
         let ranks = in_turn(look);
         if ranks > 0 {
             evidence.insert("in_turn", json!(ranks));
@@ -98,8 +117,12 @@ pub(super) fn rule(look: &Look) -> Answer {
         }
         (
             format!("the other ranks wait for the rank in process {process}{does}"),
-            match busy_with {
-                Some((kind, _)) if *kind != Kind::Compute => format!(
+            match (more, busy_with) {
+                (Some((place, _)), _) => format!(
+                    "make that rank's work as short as that of the others: {} first, or give each rank as much of it",
+                    place.name()
+                ),
+                (None, Some((kind, _))) if *kind != Kind::Compute => format!(
                     "make that rank's work as short as that of the others, its {} first: attach to process {process} to see what is behind it",
                     kind.name()
                 ),

@@ -17,6 +17,7 @@ mod h2d_copy;
 mod host_compute;
 mod in_flight;
 mod input_cpu;
+mod late_rank;
 mod look;
 mod memory_growth;
 mod needs;

@@ -59,10 +59,10 @@ pub(super) fn rule(look: &Look) -> Answer {
         let more = ask_more(look, server.as_ref(), evidence);
         let advice = match (server, more) {
             (Some(server), None) => format!("{}, or keep a local copy", server.advice()),
-            (Some(server), Some(more)) if server.computes() => {
+            (Some(server), Some(more)) => {
                 format!("{}; {more}, or keep a local copy", server.advice())
             }
-            (_, more) => format!(
+            (None, more) => format!(
                 "{}, fetch larger objects, or keep a local copy",
                 more.unwrap_or_default()
             ),
@@ -98,6 +98,9 @@ fn ask_more(look: &Look, server: Option<&Server>, evidence: &mut Evidence) -> Op
         None if look.trainer.cast.parallel() == 0 => {
             let readers = ahead(look, KIND) as f64;
             evidence.insert("in_flight_needed", json!(readers as u64));
+            if readers <= 1.0 {
+                return Some("ask for the next one while the trainer computes (a DataLoader worker, a thread, an asynchronous request)".to_owned());
+            }
             format!(
                 "ask ahead, and for several things at a time: about {:.0} {} (DataLoader workers, a pool of threads, asynchronous requests)",
                 readers.min(most),

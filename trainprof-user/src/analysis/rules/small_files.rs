@@ -67,6 +67,10 @@ pub(super) fn rule(look: &Look) -> Answer {
         );
         let shard = mean.map_or_else(String::new, |mean| {
             let count = (SHARD_BYTES / mean.max(1.0)).clamp(10.0, 1e6);
+            if count > opened {
+                // How many files there are is not known: the same ones may be opened again.
+                return ", many of them in each shard".to_owned();
+            }
             format!(", about {count:.0} of them in each shard of 256 MB")
         });
         let advice = format!(

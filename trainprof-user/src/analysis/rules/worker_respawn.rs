@@ -1,9 +1,14 @@
 //! Workers that are made anew each epoch.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 
 use super::{Answer, Finding, Look, look::rounded};
-use crate::analysis::{Kind, words};
+use crate::analysis::{Kind, python::Python, words};
+
+/// A function that new workers are in for so much (0–1) of their start is what it takes.
+const MOST_OF_IT: f64 = 0.4;
 
 /// Workers that ended, for each that lives at a time.
 const GENERATIONS: f64 = 2.0;
@@ -67,10 +72,32 @@ pub(super) fn rule(look: &Look) -> Answer {
             words::time(every)
         ),
         advice: format!(
-            "keep them: persistent_workers=True; each start costs a fork, the imports, and an empty queue; {saved}"
+            "keep them: persistent_workers=True; each start costs a fork, the imports, and an empty queue{}; {saved}",
+            started_in(look, &born, waited * every)
         ),
         effect: None,
     })
+}
+
+/// The function that new workers are in for most of the first `seconds`, as a part of a sentence.
+fn started_in(look: &Look, born: &[u32], seconds: f64) -> String {
+    let spans: BTreeMap<u32, Vec<(u64, u64)>> = born
+        .iter()
+        .filter_map(|pid| {
+            let since = look.session.processes.get(pid)?.since.0;
+            Some((*pid, vec![(since, since + (seconds * 1e9) as u64)]))
+        })
+        .collect();
+    let places = Python::new(look.facts).places_in(&spans);
+    places
+        .first()
+        .filter(|place| place.share >= MOST_OF_IT)
+        .map_or_else(String::new, |place| {
+            format!(
+                ", and what each does anew in {}: do that once, before they are made",
+                place.name()
+            )
+        })
 }
 
 /// How many sets of workers were made: those of one set follow each other closely.

@@ -57,6 +57,55 @@ fn a_late_rank_that_makes_its_batches_itself_is_told_so() {
     let found = analysis.findings.iter().find(|f| f.kind == "communication");
     let evidence = &found.expect("a finding").evidence;
     assert_eq!(evidence["guilty_is_busy_with"], "input-cpu");
+    // What the other one runs was not sampled.
+    assert_eq!(evidence.get("guilty_runs"), None);
+}
+
+#[test]
+fn what_a_late_rank_does_more_of_than_the_others_is_named() {
+    // Both compute for 30 of 100 ms; rank 150 parses for 60 ms, the other one for so many.
+    let told = |other_parses: u32| {
+        let mut tale = two_ranks();
+        tale.function(1, "/job/train.py", "Shard.parse").function(
+            2,
+            "/job/train.py",
+            "Net.forward",
+        );
+        let samples = |from: u32, to: u32| {
+            (0..80_u32).flat_map(move |step| {
+                (from..to)
+                    .step_by(2)
+                    .map(move |ms| f64::from(step * 100 + ms) + 0.5)
+            })
+        };
+        tale.stack(1, &[1], OTHER, samples(0, 60))
+            .stack(2, &[2], OTHER, samples(60, 90))
+            .stack(1, &[1], TRAINER, samples(0, other_parses))
+            .stack(2, &[2], TRAINER, samples(other_parses, other_parses + 30));
+        for step in 0..80 {
+            let begin = f64::from(step) * 100.0;
+            let (on, by) = (On::Socket(4), By::Sender(OTHER));
+            let waits = begin + f64::from(other_parses) + 30.0;
+            tale.wait(TRAINER, waits, begin + 95.0, RECV, on, by);
+            let (on, by) = (On::Socket(5), By::Sender(TRAINER));
+            tale.wait(OTHER, begin + 96.0, begin + 97.0, RECV, on, by);
+        }
+        let mut session = tale.session(8000.0);
+        session.start.as_mut().expect("a start").targets = vec![LAUNCHER];
+        let findings = analyse(&session).findings;
+        let found = findings.into_iter().find(|f| f.kind == "communication");
+        found.expect("a finding")
+    };
+    let late = told(10);
+    assert_eq!(late.evidence["guilty_runs"]["function"], "Shard.parse");
+    // Two thirds of the 99 ms that it runs, less a quarter of the other one's 45.
+    let share = "150, which is in Shard.parse (train.py:1) for 55 % of the time more than they are";
+    assert!(late.summary.contains(share), "{}", late.summary);
+    assert!(
+        late.advice.contains("Shard.parse (train.py:1) first"),
+        "{}",
+        late.advice
+    );
 }
 
 #[test]

@@ -78,14 +78,21 @@ fn allocations(out: &mut Page, report: &Report) -> std::fmt::Result {
     ) else {
         return Ok(());
     };
-    let text = format!(
-        "{} a second, {}/s{} (from {} of {:.1} ms in all)",
-        estimate(rate, seen.allocs_per_s_error.unwrap_or(0.0)),
-        bytes(size),
-        give_or_take(seen.alloc_bytes_per_s_error.unwrap_or(0.0) / size.max(1.0)),
+    let windows = format!(
+        "{} of {:.1} ms in all",
         count(seen.windows as usize, "window", "windows"),
         seen.window_s * 1e3,
     );
+    let text = if rate > 0.0 {
+        format!(
+            "{} a second, {}/s{} (from {windows})",
+            estimate(rate, seen.allocs_per_s_error.unwrap_or(0.0)),
+            bytes(size),
+            give_or_take(seen.alloc_bytes_per_s_error.unwrap_or(0.0) / size.max(1.0)),
+        )
+    } else {
+        format!("none in {windows}")
+    };
     wrapped(out, "allocations: ", &text)?;
     if let Some(lived) = &seen.lifetimes {
         let text = format!(

@@ -54,11 +54,13 @@ pub(super) struct Neighbours {
     kernel: BTreeSet<u32>,
 }
 
-/// A process by its beginning, and the CPU time that it has used since.
+/// A process by its beginning, and the CPU time that it has used since, and that its children had used that it has seen end.
 #[derive(Clone, Copy)]
 struct Ran {
     began: u64,
+    parent: u32,
     cpu_ns: u64,
+    ended_ns: u64,
 }
 
 impl Default for Neighbours {
@@ -130,8 +132,8 @@ impl Neighbours {
     /// Adds what each has used since the look before.
     fn add(&mut self, before: &BTreeMap<u32, Ran>, apart_ns: u64) {
         self.looked_ns += apart_ns;
-        let now = self.seen.iter().flat_map(|(_, now)| now);
-        for (pid, used) in now.filter_map(|now| used(before, now)) {
+        let now = self.seen.iter().map(|(_, now)| now);
+        for (pid, used) in now.flat_map(|now| used(before, now)) {
             *self.sums.entry(pid).or_default() += used;
         }
         if self.sums.len() > MOST_KEPT {
@@ -196,9 +198,13 @@ fn look(is_kernel: impl Fn(u32) -> bool) -> Looked {
         }
         let ran = Ran {
             began: stat.starttime,
+            parent: u32::try_from(stat.ppid).unwrap_or(0),
             cpu_ns: stat
                 .utime
                 .saturating_add(stat.stime)
+                .saturating_mul(tick_ns),
+            ended_ns: u64::try_from(stat.cutime.saturating_add(stat.cstime))
+                .unwrap_or(0)
                 .saturating_mul(tick_ns),
         };
         out.others.insert(pid, ran);
@@ -206,11 +212,36 @@ fn look(is_kernel: impl Fn(u32) -> bool) -> Looked {
     out
 }
 
-/// CPU nanoseconds that a process has used since the look before; `None` where it was not there then, or used none.
-fn used(before: &BTreeMap<u32, Ran>, (pid, now): (&u32, &Ran)) -> Option<(u32, u64)> {
-    let earlier = before.get(pid).filter(|before| before.began == now.began)?;
-    let used = now.cpu_ns.saturating_sub(earlier.cpu_ns);
-    (used > 0).then_some((*pid, used))
+/// CPU nanoseconds that processes have used since the look before. What has begun since then, or has ended, counts for who started it:
+/// programs that are run again and again are one neighbour.
+fn used(before: &BTreeMap<u32, Ran>, now: &BTreeMap<u32, Ran>) -> BTreeMap<u32, u64> {
+    let went_on = |pid: &u32, ran: &Ran| before.get(pid).is_some_and(|b| b.began == ran.began);
+    // The first process takes in whoever has lost its parent.
+    let starts = |pid: u32| pid > 1 && now.get(&pid).is_some_and(|ran| went_on(&pid, ran));
+    let mut used = BTreeMap::<u32, u64>::new();
+    let mut ended = BTreeMap::<u32, u64>::new();
+    for (pid, ran) in now {
+        if let Some(earlier) = before.get(pid).filter(|_| went_on(pid, ran)) {
+            *used.entry(*pid).or_default() += ran.cpu_ns.saturating_sub(earlier.cpu_ns);
+            ended.insert(*pid, ran.ended_ns.saturating_sub(earlier.ended_ns));
+        } else if starts(ran.parent) {
+            *used.entry(ran.parent).or_default() += ran.cpu_ns + ran.ended_ns;
+        }
+    }
+    // What these had used by the look before was counted then.
+    let gone = before
+        .iter()
+        .filter(|(pid, ran)| now.get(pid).is_none_or(|now| now.began != ran.began));
+    for (_, ran) in gone {
+        if let Some(ended) = ended.get_mut(&ran.parent) {
+            *ended = ended.saturating_sub(ran.cpu_ns + ran.ended_ns);
+        }
+    }
+    for (pid, ns) in ended.into_iter().filter(|(pid, _)| *pid > 1) {
+        *used.entry(pid).or_default() += ns;
+    }
+    used.retain(|_, ns| *ns > 0);
+    used
 }
 
 #[cfg(test)]
@@ -249,8 +280,45 @@ mod tests {
     fn ran(began: u64, ms: u64) -> Ran {
         Ran {
             began,
+            parent: 0,
             cpu_ns: ms * MS,
+            ended_ns: 0,
         }
+    }
+
+    #[test]
+    fn programs_that_are_run_again_and_again_count_for_who_runs_them() {
+        const SHELL: u32 = 50;
+        let shell = |ended: u64| Ran {
+            ended_ns: ended * MS,
+            ..ran(1, 10)
+        };
+        let child = |began: u64, ms: u64| Ran {
+            parent: SHELL,
+            ..ran(began, ms)
+        };
+        let look = |list: &[(u32, Ran)]| list.iter().copied().collect::<BTreeMap<_, _>>();
+        // One that goes on for 300 ms more and ends; one that begins and ends; one that has begun, and runs for 400 ms by now.
+        let before = look(&[(SHELL, shell(5_000)), (60, child(7, 200))]);
+        let now = look(&[(SHELL, shell(5_000 + 500 + 250)), (62, child(9, 400))]);
+        let told = used(&before, &now);
+        assert_eq!(told, [(SHELL, (300 + 250 + 400) * MS)].into());
+        // That one ends, after 50 ms more.
+        let last = look(&[(SHELL, shell(5_750 + 450))]);
+        assert_eq!(used(&now, &last), [(SHELL, 50 * MS)].into());
+        // Long-lived children count for themselves; whose parent is not there, or the first process, for nobody before the next look.
+        let orphan = Ran {
+            parent: 1,
+            ..ran(8, 700)
+        };
+        let before = look(&[(1, ran(0, 0)), (SHELL, shell(0)), (60, child(7, 200))]);
+        let now = look(&[
+            (1, ran(0, 0)),
+            (SHELL, shell(0)),
+            (60, child(7, 900)),
+            (70, orphan),
+        ]);
+        assert_eq!(used(&before, &now), [(60, 700 * MS)].into());
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub(super) fn stories() -> [Story; 12] {
             // 256 MB of files of 50 kB.
             advice: &[
                 "pack these files (800 opens in 8.0 s, mean 50.0 KB) into shards",
-                "about 5120 of them in each shard of 256 MB",
+                "many of them in each shard",
                 "at most",
             ],
         },

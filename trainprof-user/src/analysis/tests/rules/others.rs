@@ -86,6 +86,37 @@ fn made_anew(sets: u32) -> Session {
 }
 
 #[test]
+fn what_new_workers_begin_with_is_named() {
+    let advice = |from: f64| {
+        let (mut tale, now) = sets_of_two(4, &|tale, pid| {
+            tale.program(pid, "/usr/bin/python3.11");
+        });
+        tale.function(1, "/job/data.py", "Words.build")
+            .function(2, "/job/data.py", "Words.pick");
+        for set in 0..4_u32 {
+            let begun = f64::from(set) * 4_500.0;
+            for pid in [1, 2].map(|n| 300 + 10 * set + n) {
+                let at = move |n: i32| begun + from + f64::from(n) * 10.0;
+                tale.stack(1, &[1], pid, (0..48).map(at));
+                let at = move |n: i32| begun + 600.0 + f64::from(n) * 40.0;
+                tale.stack(2, &[2], pid, (48..90).map(at));
+            }
+        }
+        let findings = analyse(&tale.session(now)).findings;
+        let found = findings.iter().find(|found| found.kind == "worker-respawn");
+        found.expect("workers made anew").advice.clone()
+    };
+    let told = advice(10.0);
+    assert!(
+        told.contains("does anew in Words.build (data.py:1)"),
+        "{told}"
+    );
+    // Not while the trainer waits for them.
+    let told = advice(1_000.0);
+    assert!(!told.contains("Words"), "{told}");
+}
+
+#[test]
 fn programs_that_end_with_their_file_are_no_workers_to_be_kept() {
     let found = |run: &dyn Fn(&mut Tale, u32)| {
         let (tale, now) = sets_of_two(4, run);
