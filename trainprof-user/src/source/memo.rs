@@ -273,7 +273,8 @@ fn text_directory(info: &FilesetInfo, table: Option<&MountTable>) -> Option<Stri
         let read = |link: &str| fs::read_link(process::shared(info.tgid, link)).ok();
         let path = read(&link)?.display().to_string();
         let root = read("root").map(|root| root.display().to_string());
-        below(&path, root.as_deref().unwrap_or("/"))
+        // Outside of it there is no other way to say it.
+        below(&path, root.as_deref().unwrap_or("/")).or(Some(path))
     };
     let path = if text.starts_with('/') {
         text
