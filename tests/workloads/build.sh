@@ -24,8 +24,16 @@ for source in "$here"/*.c; do
     slab) build slab slab.so -shared -fPIC -fno-builtin && build slab other.so -shared -fPIC -fno-builtin ;;
     # Without the table that PyTorch's own library is looked up in.
     torchlike) build torchlike libtorch_cpu.so -shared -fPIC -Wl,--hash-style=sysv ;;
+    # By names of frameworks, of the versions that were looked at.
+    compiledlike)
+        build compiledlike lib_lightgbm.so -shared -fPIC -DNAME=LGBM_BoosterUpdateOneIter -DWHAT=0
+        build compiledlike libtensorflow_cc.so.2 -shared -fPIC -DWHAT=1 \
+            -DNAME=_ZN10tensorflow19KernelAndDeviceFunc3RunEPNS_19ScopedStepContainerERKNS_15EagerKernelArgsE
+        build compiledlike libjax_common.so -shared -fPIC -DWHAT=1 -DLOCAL \
+            -DNAME=_ZN3xla4ifrt20PjRtLoadedExecutable7ExecuteEN4absl12lts_202601074SpanIN3tsl11RCReferenceINS0_5ArrayEEEEE
+        ;;
     # They load libraries.
-    unsettle | cacher | passes) build "$name" "$name" ;;
+    unsettle | cacher | passes | compiled) build "$name" "$name" ;;
     *) build "$name" "$name" -static ;;
     esac
 done

@@ -21,6 +21,7 @@ pub enum Kind {
     Backward = 9,
     GpuMemory = 10,
     Update = 11,
+    Execution = 12,
 }
 
 /// One interval off the CPU that lasted at least the collector's threshold.
@@ -162,6 +163,18 @@ pub struct UpdateEvent {
     pub at: u64,
 }
 crate::wire!(UpdateEvent, 16);
+
+/// A thread begins to compute what its framework compiled, or a round of boosting.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ExecutionEvent {
+    pub kind: u32,
+    pub tid: u32,
+    pub at: u64,
+    /// Address of what is computed: the same one, the same computation.
+    pub what: u64,
+}
+crate::wire!(ExecutionEvent, 24);
 
 /// GPU or pinned memory was allocated or given back, with the Python that did so.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! Calls into the GPU's runtime, backward passes and updates of models: what a probe is told of the function that it sits on.
+//! Calls into the GPU's runtime, and those in which a framework works on a step: what a probe is told of the function that it sits on.
 
 /// Functions that can be told apart in one watch.
 pub const MAX_FUNCTIONS: usize = 256;
@@ -26,6 +26,9 @@ pub enum CallKind {
     Scope = 6,
     /// Calls an operator from Python, one that begins a [`CallKind::Scope`] among others.
     Operator = 7,
+    /// Begins to compute what is compiled as a whole, or a round of boosting. Told by its beginning alone
+    /// ([`crate::event::ExecutionEvent`]), with the argument that [`Function::size`] names: what is computed.
+    Execute = 8,
 }
 
 /// Which argument of a function that begins a [`CallKind::Scope`] points to its name, a `std::string`, which begins with the address of its
@@ -53,6 +56,7 @@ impl CallKind {
             5 => Some(Self::Backward),
             6 => Some(Self::Scope),
             7 => Some(Self::Operator),
+            8 => Some(Self::Execute),
             _ => None,
         }
     }
@@ -66,7 +70,7 @@ pub struct Function {
     pub number: u16,
     /// [`CallKind`] number.
     pub kind: u8,
-    /// Which argument, from 0, is its size in bytes, or [`NO_ARG`].
+    /// Which argument, from 0, is its size in bytes, or what is computed ([`CallKind::Execute`]), or [`NO_ARG`].
     pub size: u8,
     /// Which argument that has to be multiplied with, or [`NO_ARG`].
     pub times: u8,

@@ -13,7 +13,7 @@ use aya_ebpf::{
 };
 use trainprof_common::{
     arch,
-    event::{BackwardEvent, GpuCallEvent, GpuMemoryEvent, Kind, UpdateEvent},
+    event::{BackwardEvent, ExecutionEvent, GpuCallEvent, GpuMemoryEvent, Kind, UpdateEvent},
     gpu::{
         Call, CallKind, Function, MAX_FUNCTIONS, OPERATOR_ARGUMENTS, PY_TEXT, PY_TUPLE_FIRST,
         SCOPE_NAME, UPDATES,
@@ -136,6 +136,16 @@ pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
             at: unsafe { bpf_ktime_get_ns() },
             sp,
             path: python::path(tid),
+        });
+        return 0;
+    }
+    if function.kind == CallKind::Execute as u8 {
+        emit::event(&ExecutionEvent {
+            kind: Kind::Execution as u32,
+            tid,
+            // SAFETY: clock helper.
+            at: unsafe { bpf_ktime_get_ns() },
+            what: argument(&ctx, function.size),
         });
         return 0;
     }

@@ -3,8 +3,8 @@
 use bytes::Buf;
 use trainprof_common::{
     event::{
-        BackwardEvent, ExecEvent, ExitEvent, FaultEvent, ForkEvent, GpuCallEvent, GpuMemoryEvent,
-        Kind, SampleEvent, TouchEvent, UpdateEvent, WaitEvent,
+        BackwardEvent, ExecEvent, ExecutionEvent, ExitEvent, FaultEvent, ForkEvent, GpuCallEvent,
+        GpuMemoryEvent, Kind, SampleEvent, TouchEvent, UpdateEvent, WaitEvent,
     },
     python::PY_FRAMES,
     stack::STACK_BYTES,
@@ -59,6 +59,7 @@ pub enum Event {
     GpuCall(GpuCallEvent),
     Backward(BackwardEvent),
     Update(UpdateEvent),
+    Execution(ExecutionEvent),
     Fault(Fault),
     GpuMemory(GpuMemory),
 }
@@ -201,6 +202,15 @@ pub fn decode(mut bytes: &[u8]) -> Result<Event, DecodeError> {
                 kind,
                 tid: b.get_u32_ne(),
                 at: b.get_u64_ne(),
+            }))
+        }
+        k if k == Kind::Execution as u32 => {
+            expect(size_of::<ExecutionEvent>())?;
+            Ok(Event::Execution(ExecutionEvent {
+                kind,
+                tid: b.get_u32_ne(),
+                at: b.get_u64_ne(),
+                what: b.get_u64_ne(),
             }))
         }
         k if k == Kind::Fault as u32 => {
@@ -375,6 +385,16 @@ mod tests {
             panic!("an update")
         };
         assert_eq!(bytes_of(&got), bytes_of(&update));
+        let execution = ExecutionEvent {
+            kind: Kind::Execution as u32,
+            tid: 1,
+            at: 2,
+            what: 3,
+        };
+        let Ok(Event::Execution(got)) = decode(&bytes_of(&execution)) else {
+            panic!("an execution")
+        };
+        assert_eq!(bytes_of(&got), bytes_of(&execution));
         let call = GpuCallEvent {
             kind: Kind::GpuCall as u32,
             tid: 1,

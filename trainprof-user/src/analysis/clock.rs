@@ -32,6 +32,8 @@ pub enum Clock {
     Collectives,
     /// The trainer began a backward pass.
     BackwardPass,
+    /// The trainer called for what its framework does of each step: what it compiled as a whole, or a round of boosting.
+    FrameworkCalls,
     /// The trainer, computing alone, made the same calls again.
     OwnCalls,
 }
@@ -48,6 +50,7 @@ impl Clock {
             Self::GpuSync => "gpu-sync",
             Self::Collectives => "collectives",
             Self::BackwardPass => "backward-pass",
+            Self::FrameworkCalls => "framework-calls",
             Self::OwnCalls => "own-calls",
         }
     }

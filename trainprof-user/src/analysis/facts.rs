@@ -12,7 +12,9 @@ use super::{
     updates::{each_is_updated, first_of_each},
 };
 use crate::{
-    record::fact::{GpuCallFact, GpuCallKind, ObjectFact, PassFact, SampleFact, TouchFact},
+    record::fact::{
+        ExecutionFact, GpuCallFact, GpuCallKind, ObjectFact, PassFact, SampleFact, TouchFact,
+    },
     session::{Segment, Session, Thread, history::Residual},
 };
 
@@ -36,6 +38,7 @@ pub struct Facts<'a> {
     timelines: HashMap<u32, Vec<Item>>,
     calls: HashMap<u32, Vec<Call>>,
     passes: HashMap<u32, Vec<u64>>,
+    executions: HashMap<u32, Vec<ExecutionFact>>,
     parts: HashMap<u32, Vec<u64>>,
     turns: HashMap<u32, Vec<u64>>,
     single: HashSet<u32>,
@@ -72,6 +75,7 @@ impl<'a> Facts<'a> {
         let mut calls = HashMap::<u32, Vec<Call>>::new();
         let mut passes = HashMap::<u32, Vec<PassFact>>::new();
         let mut updates = HashMap::<u32, Vec<u64>>::new();
+        let mut executions = HashMap::<u32, Vec<ExecutionFact>>::new();
         let mut samples = HashMap::<u32, Vec<SampleFact>>::new();
         let mut touches = HashMap::<u32, Vec<TouchFact>>::new();
         for segment in &segments {
@@ -82,6 +86,12 @@ impl<'a> Facts<'a> {
             }
             for pass in &segment.passes {
                 passes.entry(pass.tid).or_default().push(*pass);
+            }
+            for execution in &segment.executions {
+                executions
+                    .entry(execution.tid)
+                    .or_default()
+                    .push(*execution);
             }
             for update in &segment.updates {
                 updates.entry(update.tid).or_default().push(update.at.0);
@@ -120,6 +130,9 @@ impl<'a> Facts<'a> {
             parts.insert(tid, of_one);
             all.insert(tid, passes.iter().map(|pass| pass.at.0).collect());
         }
+        executions
+            .values_mut()
+            .for_each(|executions| executions.sort_by_key(|execution| execution.at));
         samples
             .values_mut()
             .for_each(|samples| samples.sort_by_key(|sample| sample.at));
@@ -137,6 +150,7 @@ impl<'a> Facts<'a> {
             timelines,
             calls,
             passes: all,
+            executions,
             parts,
             turns,
             single,
@@ -203,6 +217,11 @@ impl<'a> Facts<'a> {
     /// A thread's calls into the GPU's runtime, in order, none inside another.
     pub fn calls(&self, tid: u32) -> &[Call] {
         self.calls.get(&tid).map_or(&[], Vec::as_slice)
+    }
+
+    /// What a thread had its framework compute as a whole, in order.
+    pub fn executions(&self, tid: u32) -> &[ExecutionFact] {
+        self.executions.get(&tid).map_or(&[], Vec::as_slice)
     }
 
     /// When a thread began its backward passes, in order, none inside another.

@@ -11,6 +11,7 @@ use super::{
     causes::Scene,
     clock::{MIN_STEPS, SAME, build},
     collectives::collectives,
+    executions::one_of_each,
     facts::Facts,
     loaders::training_only,
     locks::lock_of,
@@ -77,6 +78,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
         from_queue(facts, cast, scene),
         from_own_batches(facts, scene),
         from_backward(facts, cast, scene),
+        from_executions(facts, cast, scene),
         from_collectives(facts, cast, scene, walked),
         from_pool(facts, cast, scene),
         from_own_calls(facts, cast, scene),
@@ -92,9 +94,13 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
     let mut steps = found.remove(first);
     let is_better = |passes: &Steps| {
         // Parts of a batch that are handed over one by one have a pass each, from wherever in the program.
-        let all = facts.passes(cast.step_tid).len() as f64;
+        let all = match passes.clock {
+            Clock::FrameworkCalls => passes.spans.len(),
+            _ => facts.passes(cast.step_tid).len(),
+        } as f64;
         let as_many = (steps.spans.len() as f64 - all).abs() <= SAME * all;
-        are_of_several_losses(facts, cast, &steps)
+        is_seldom_waited_for(facts, passes, &steps) && !as_many
+            || are_of_several_losses(facts, cast, &steps)
             || are_parts(facts, cast, passes, &steps)
             || !as_many
                 && (contradict(facts, passes, &steps)
@@ -102,7 +108,7 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
     };
     let passes = found
         .iter_mut()
-        .find(|other| other.clock == Clock::BackwardPass && is_better(other));
+        .find(|other| tells_of_work(other.clock) && is_better(other));
     if let Some(passes) = passes {
         std::mem::swap(passes, &mut steps);
     }
@@ -131,6 +137,18 @@ pub(super) fn by_passes(
     steps.compare(others.iter().map(|(clock, _)| (*clock, as_many)).collect());
     steps.others = others;
     Some(steps)
+}
+
+/// Whether a clock counts what the framework does of each step, and not what is done for it.
+fn tells_of_work(clock: Clock) -> bool {
+    matches!(clock, Clock::BackwardPass | Clock::FrameworkCalls)
+}
+
+/// Whether these are waits for what the framework computes, which goes on meanwhile: a loop may ask for the loss of each tenth step.
+fn is_seldom_waited_for(facts: &Facts, executions: &Steps, steps: &Steps) -> bool {
+    executions.clock == Clock::FrameworkCalls
+        && matches!(steps.clock, Clock::OwnThread | Clock::GpuSync)
+        && are_all_through(facts, executions)
 }
 
 /// Whether backward passes, seen all through the watch, are neither as many as these steps, nor several to each (of several losses, or of
@@ -475,6 +493,16 @@ fn from_backward(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     let mut steps = build(facts, Clock::BackwardPass, begins.collect(), None);
     steps.parts = passes.len() as f64 / turns.len() as f64;
     Some(steps)
+}
+
+/// What the step thread has its framework compute once in each turn.
+fn from_executions(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
+    let turns = one_of_each(facts.executions(cast.step_tid))?;
+    let waits: Vec<u64> = handed(facts, cast, scene.locks)
+        .map(|item| item.from)
+        .collect();
+    let times = from_batches(&turns, &waits, scene.checkpoints());
+    Some(build(facts, Clock::FrameworkCalls, times, None))
 }
 
 /// Calls that the step thread makes at even intervals, where nothing better is there: less sure than the others.

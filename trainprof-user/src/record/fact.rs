@@ -11,8 +11,8 @@ pub use super::{
         AllocWindowFact, AllocatorFact, GovernorFact,
     },
     gpu::{
-        BackwardFact, GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMemoryFact, GpuMetric,
-        GpuProcessFact, GpuSampleFact, PassFact, PyGpuMemoryFact, UpdateFact,
+        BackwardFact, ExecutionFact, GpuCallFact, GpuCallKind, GpuDeviceFact, GpuMemoryFact,
+        GpuMetric, GpuProcessFact, GpuSampleFact, PassFact, PyGpuMemoryFact, UpdateFact,
     },
     pressure::{
         CgroupMemorySample, CgroupPressureSample, HostSample, NeighboursFact, OutsiderUse,
@@ -162,6 +162,7 @@ pub enum Record {
     Neighbours(NeighboursFact),
     Update(UpdateFact),
     OutsiderUse(OutsiderUse),
+    Execution(ExecutionFact),
 }
 
 /// A time in which system calls were not counted, because that costs too much: neither are they in an [`Interval`]'s operations nor

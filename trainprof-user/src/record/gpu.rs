@@ -155,6 +155,15 @@ pub struct UpdateFact {
     pub tid: u32,
 }
 
+/// A thread begins to compute what its framework compiled as a whole (JAX, TensorFlow), or a round of boosting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutionFact {
+    pub at: KtimeNs,
+    pub tid: u32,
+    /// Address of what is computed: the same one, the same computation.
+    pub what: u64,
+}
+
 impl From<BackwardFact> for PassFact {
     fn from(BackwardFact { at, tid, sp }: BackwardFact) -> Self {
         Self {

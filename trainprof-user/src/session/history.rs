@@ -7,7 +7,8 @@ use trainprof_common::thread::NR_PREEMPTED;
 use super::threads::WaitId;
 use crate::{
     record::fact::{
-        GpuCallFact, Interval, PassFact, SampleFact, ThreadTotals, TouchFact, UpdateFact, WaitFact,
+        ExecutionFact, GpuCallFact, Interval, PassFact, SampleFact, ThreadTotals, TouchFact,
+        UpdateFact, WaitFact,
     },
     time::KtimeNs,
 };
@@ -52,6 +53,7 @@ pub struct Segment {
     pub calls: Vec<GpuCallFact>,
     pub passes: Vec<PassFact>,
     pub updates: Vec<UpdateFact>,
+    pub executions: Vec<ExecutionFact>,
     pub residuals: BTreeMap<u32, Residual>,
 }
 
@@ -72,6 +74,7 @@ impl Segment {
                 .collect(),
             passes: self.passes.extract_if(.., |pass| pass.at > at).collect(),
             updates: self.updates.extract_if(.., |it| it.at > at).collect(),
+            executions: self.executions.extract_if(.., |it| it.at > at).collect(),
             ..Self::default()
         }
     }
@@ -84,6 +87,7 @@ impl Segment {
         self.calls.shrink_to_fit();
         self.passes.shrink_to_fit();
         self.updates.shrink_to_fit();
+        self.executions.shrink_to_fit();
     }
 
     /// What it weighs: rows of residuals count as well.
@@ -95,6 +99,7 @@ impl Segment {
             + self.calls.len()
             + self.passes.len()
             + self.updates.len()
+            + self.executions.len()
     }
 }
 
@@ -127,6 +132,10 @@ impl History {
 
     pub(super) fn update(&mut self, fact: UpdateFact) {
         self.open.updates.push(fact);
+    }
+
+    pub(super) fn execution(&mut self, fact: ExecutionFact) {
+        self.open.executions.push(fact);
     }
 
     pub(super) fn pass(&mut self, fact: PassFact) {

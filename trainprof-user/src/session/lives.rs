@@ -252,6 +252,7 @@ impl Lives {
             Record::Backward(pass) => at(&mut pass.tid, pass.at),
             Record::Pass(pass) => at(&mut pass.tid, pass.at),
             Record::Update(update) => at(&mut update.tid, update.at),
+            Record::Execution(execution) => at(&mut execution.tid, execution.at),
             Record::ProcessMemory(sample) => at(&mut sample.pid, sample.at),
             Record::Fault(fault) => {
                 at(&mut fault.pid, fault.at);

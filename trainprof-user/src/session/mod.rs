@@ -167,6 +167,7 @@ impl Session {
             Record::Backward(pass) => self.history.pass(PassFact::from(*pass)),
             Record::Pass(pass) => self.history.pass(*pass),
             Record::Update(update) => self.history.update(*update),
+            Record::Execution(execution) => self.history.execution(*execution),
             Record::Place(place) => {
                 self.places.insert(place.number, place.clone());
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trainprof_common::{
     cell::{HistCell, HistKey, OpCell, OpKey, WaitCell, WaitKey},
-    event::{BackwardEvent, GpuCallEvent, TouchEvent, UpdateEvent, WaitEvent},
+    event::{BackwardEvent, ExecutionEvent, GpuCallEvent, TouchEvent, UpdateEvent, WaitEvent},
     gpu::{Call, CallKind},
     hist::COARSE_BUCKETS,
     thread::{EndedKey, EndedThread, Object, State, ThreadState, WakerKind},
@@ -14,8 +14,8 @@ use crate::{
     event,
     record::Record,
     record::fact::{
-        Counters, GpuCallFact, GpuCallKind, HistSum, ObjectFact, OpLatency, OpSum, PassFact,
-        ThreadEnd, ThreadTotals, TouchFact, UpdateFact, WaitFact, WaitSum, WakerFact,
+        Counters, ExecutionFact, GpuCallFact, GpuCallKind, HistSum, ObjectFact, OpLatency, OpSum,
+        PassFact, ThreadEnd, ThreadTotals, TouchFact, UpdateFact, WaitFact, WaitSum, WakerFact,
     },
     time::KtimeNs,
 };
@@ -201,6 +201,15 @@ pub(super) fn update(update: &UpdateEvent) -> Record {
     })
 }
 
+/// What a framework compiled is computed.
+pub(super) fn execution(execution: &ExecutionEvent) -> Record {
+    Record::Execution(ExecutionFact {
+        at: KtimeNs(execution.at),
+        tid: execution.tid,
+        what: execution.what,
+    })
+}
+
 /// A call into the GPU's runtime; `None` when its kind is none.
 pub(super) fn call(call: &GpuCallEvent) -> Option<Record> {
     Some(Record::GpuCall(GpuCallFact {
@@ -232,7 +241,9 @@ fn gpu_call_kind(number: u32) -> Option<GpuCallKind> {
         CallKind::CopyAsync => GpuCallKind::CopyAsync,
         CallKind::Allocate => GpuCallKind::Allocate,
         CallKind::Free => GpuCallKind::Free,
-        CallKind::Backward | CallKind::Scope | CallKind::Operator => return None,
+        CallKind::Backward | CallKind::Scope | CallKind::Operator | CallKind::Execute => {
+            return None;
+        }
     })
 }
 

@@ -17,6 +17,10 @@
 //! 2.15). What it calls for checkpointed parts of a model calls it again, deeper in the stack. And the one in which all stretches with a name
 //! begin, which its optimisers give to each update of a model (checked: 2.15), and for Debian's 1.13, which calls another
 //! that is not exported, the one by which it is called.
+//!
+//! Of other frameworks the one in which all that is compiled as a whole begins to run, or a round of boosting. JAX and TensorFlow have it in
+//! C++, with arguments that change from version to version: it is known by how its mangled name begins (checked: jaxlib 0.4.25, 0.10.2 and
+//! 0.12.0, TensorFlow 2.13 and 2.20). Results are put where the first argument says, and what is computed is the second.
 
 use trainprof_common::gpu::{CallKind, NO_ARG, OPERATOR_ARGUMENTS, SCOPE_NAME};
 
@@ -24,6 +28,7 @@ use trainprof_common::gpu::{CallKind, NO_ARG, OPERATOR_ARGUMENTS, SCOPE_NAME};
 pub const GPU_CALLS: &str = "gpu-calls";
 pub const BACKWARD_PASSES: &str = "backward-passes";
 pub const UPDATES: &str = "updates";
+pub const EXECUTIONS: &str = "framework-calls";
 
 /// A library by the beginning of its file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,27 +39,56 @@ pub enum Library {
     Framework,
     /// What Python calls PyTorch by.
     Binding,
+    /// TensorFlow's.
+    Graphs,
+    /// XLA as JAX has it.
+    Xla,
+    /// Of boosted trees.
+    Boosting,
+}
+
+/// What libraries are by how their file names begin. `_jax.so` is a small one where `libjax_common.so` is there.
+const LIBRARIES: [(&str, Library); 11] = [
+    ("libcudart", Runtime),
+    ("libcuda", Driver),
+    ("libtorch_cpu", Framework),
+    ("libtorch_python", Binding),
+    ("libtensorflow_cc", Graphs),
+    ("_pywrap_tensorflow_internal", Graphs),
+    ("xla_extension", Xla),
+    ("libjax_common", Xla),
+    ("_jax", Xla),
+    ("lib_lightgbm", Boosting),
+    ("libxgboost", Boosting),
+];
+
+/// Where functions of a library are found, by which names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Symbols {
+    /// By their whole names, in the table that the dynamic linker looks in.
+    Exported,
+    /// By how their names begin, among those that it exports.
+    ExportedThatBegin,
+    /// The same among all that it has, as long as it was not stripped.
+    AnyThatBegin,
 }
 
 impl Library {
     /// The library that a file is by its name, e.g. `libcudart-d0da41ae.so.12` of a Python wheel.
     pub fn of(file_name: &str) -> Option<Self> {
-        let has = |name: &str| {
+        let is = |name: &str| {
             file_name
                 .strip_prefix(name)
                 .is_some_and(|rest| rest.starts_with(['.', '-']) && rest.contains(".so"))
         };
-        if has("libcudart") {
-            Some(Self::Runtime)
-        } else if has("libcuda") {
-            Some(Self::Driver)
-        } else if has("libtorch_cpu") {
-            Some(Self::Framework)
-        } else if has("libtorch_python") {
-            Some(Self::Binding)
-        } else {
-            None
-        }
+        let found = LIBRARIES.iter().find(|(name, _)| is(name));
+        found.map(|(_, library)| *library)
+    }
+
+    /// Whether a path may be one's.
+    pub fn may_be_in(path: &str) -> bool {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        LIBRARIES.iter().any(|(begin, _)| name.starts_with(begin))
     }
 }
 
@@ -62,6 +96,17 @@ impl Library {
     /// Whether it is one of the GPU's.
     pub fn is_of_gpu(self) -> bool {
         matches!(self, Self::Runtime | Self::Driver)
+    }
+
+    /// Where its functions are found.
+    pub fn symbols(self) -> Symbols {
+        match self {
+            Self::Runtime | Self::Driver | Self::Framework | Self::Binding | Self::Boosting => {
+                Symbols::Exported
+            }
+            Self::Graphs => Symbols::ExportedThatBegin,
+            Self::Xla => Symbols::AnyThatBegin,
+        }
     }
 }
 
@@ -83,13 +128,14 @@ impl Row {
             Library::Framework if self.kind != Backward => UPDATES.to_owned(),
             Library::Framework => BACKWARD_PASSES.to_owned(),
             Library::Binding => UPDATES.to_owned(),
+            Library::Graphs | Library::Xla | Library::Boosting => EXECUTIONS.to_owned(),
             Library::Runtime | Library::Driver => format!("{GPU_CALLS}: {}", self.name),
         }
     }
 
     /// Whether calls are told when they return: else when they begin.
     pub fn returns(&self) -> bool {
-        !matches!(self.kind, Backward | Scope | Operator)
+        !matches!(self.kind, Backward | Scope | Operator | Execute)
     }
 
     /// Whether it allocates memory of a GPU, or gives it back: pinned memory is the host's.
@@ -135,8 +181,8 @@ const fn row(library: Library, name: &'static str, kind: CallKind, size: u8) -> 
     }
 }
 
-use CallKind::{Allocate, Backward, Copy, CopyAsync, Free, Operator, Scope, Synchronise};
-use Library::{Binding, Driver, Framework, Runtime};
+use CallKind::{Allocate, Backward, Copy, CopyAsync, Execute, Free, Operator, Scope, Synchronise};
+use Library::{Binding, Boosting, Driver, Framework, Graphs, Runtime, Xla};
 
 /// Every function.
 pub const CATALOGUE: &[Row] = &[
@@ -278,6 +324,25 @@ pub const CATALOGUE: &[Row] = &[
         Operator,
         NO_ARG,
     ),
+    // tensorflow::KernelAndDeviceFunc::Run(container, inputs, outputs, cancellation, ...): a tf.function, such as the one that Keras fits by.
+    row(
+        Graphs,
+        "_ZN10tensorflow19KernelAndDeviceFunc3RunEP",
+        Execute,
+        1,
+    ),
+    // xla::ifrt::PjRtLoadedExecutable::Execute(arguments, options, devices): whatever device it is for.
+    row(
+        Xla,
+        "_ZN3xla4ifrt20PjRtLoadedExecutable7ExecuteEN",
+        Execute,
+        1,
+    ),
+    row(Boosting, "LGBM_BoosterUpdateOneIter", Execute, 0),
+    row(Boosting, "LGBM_BoosterUpdateOneIterCustom", Execute, 0),
+    row(Boosting, "XGBoosterUpdateOneIter", Execute, 0),
+    row(Boosting, "XGBoosterTrainOneIter", Execute, 0),
+    row(Boosting, "XGBoosterBoostOneIter", Execute, 0),
 ];
 
 #[cfg(test)]
@@ -302,8 +367,15 @@ mod tests {
             ("libtorch_cpu.so.1.13", Some(Framework)),
             ("libtorch_python.so.1.13", Some(Binding)),
             ("libtorch_cuda.so", None),
+            ("libtensorflow_cc.so.2", Some(Graphs)),
+            ("_jax.so", Some(Xla)),
+            ("_jax_plugin.so", None),
+            ("xla_extension.cpython-311-x86_64-linux-gnu.so", Some(Xla)),
+            ("lib_lightgbm.so", Some(Boosting)),
         ] {
             assert_eq!(Library::of(name), library, "{name}");
+            let path = format!("/usr/lib/{name}");
+            assert!(library.is_none() || Library::may_be_in(&path), "{name}");
         }
     }
 
@@ -318,6 +390,8 @@ mod tests {
             ("cudaDeviceSynchronize", 0),
             ("cudaMemcpy2DAsync", 6),
             ("cudaMemcpyPeer", 5),
+            ("XGBoosterUpdateOneIter", 1),
+            ("_ZN10tensorflow19KernelAndDeviceFunc3RunEP", 2),
         ] {
             assert_eq!(find(name).expect(name).arguments(), arguments, "{name}");
         }

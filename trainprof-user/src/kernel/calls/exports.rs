@@ -1,10 +1,10 @@
-//! Where a library's exported functions lie in its file. Pure, but for reading the parts of the file that tell.
+//! Where a library's functions lie in its file. Pure, but for reading the parts of the file that tell.
 
 use std::{collections::BTreeMap, fs::File, io};
 
 use object::{
     LittleEndian,
-    elf::{FileHeader64, PT_LOAD, SHN_UNDEF, SHT_DYNSYM, Sym64, gnu_hash},
+    elf::{FileHeader64, PT_LOAD, SHN_UNDEF, SHT_DYNSYM, SHT_SYMTAB, Sym64, gnu_hash},
     read::{
         self, ReadCache, ReadRef,
         elf::{
@@ -13,6 +13,7 @@ use object::{
     },
 };
 
+use super::{begin, catalogue::Symbols};
 use crate::arch::{Emulates, Spot, spot};
 
 /// Bytes of a function that are looked at, and of one whose length is not known.
@@ -28,20 +29,34 @@ pub struct Site {
     pub steps: bool,
 }
 
-/// The sites of those `wanted` functions that a library exports, by name; each comes with how many of its arguments are read. Of
+/// The sites of those `wanted` functions that a library has, by name; each comes with how many of its arguments are read. Of
 /// functions at one address the first.
 pub fn sites<'w>(
     file: File,
-    wanted: impl Iterator<Item = (&'w str, usize)>,
+    symbols: Symbols,
+    wanted: impl Iterator<Item = (&'w str, usize)> + Clone,
     emulates: Emulates,
 ) -> io::Result<BTreeMap<&'w str, Site>> {
-    let cache = ReadCache::new(file);
+    let cache = ReadCache::new(&file);
     let data = &cache;
     let header = FileHeader64::<LittleEndian>::parse(data).map_err(io::Error::other)?;
     let segments = header
         .program_headers(LittleEndian, data)
         .map_err(io::Error::other)?;
-    let exported = Exported::read(header, data).map_err(io::Error::other)?;
+    let table = match symbols {
+        Symbols::Exported => None,
+        Symbols::ExportedThatBegin => Some(SHT_DYNSYM),
+        Symbols::AnyThatBegin => Some(SHT_SYMTAB),
+    };
+    let exported = match table {
+        Some(kind) => {
+            let table = begin::table(header, data, kind).map_err(io::Error::other)?;
+            let names: Vec<&str> = wanted.clone().map(|(name, _)| name).collect();
+            let found = table.map(|table| begin::find(&file, &table, &names));
+            Exported::Listed(found.transpose()?.unwrap_or_default())
+        }
+        None => Exported::read(header, data).map_err(io::Error::other)?,
+    };
     let mut taken = Vec::new();
     let mut out = BTreeMap::new();
     for (name, arguments) in wanted {
@@ -90,7 +105,7 @@ enum Exported<'data, R: ReadRef<'data>> {
         GnuHashTable<'data, FileHeader64<LittleEndian>>,
         SymbolTable<'data, FileHeader64<LittleEndian>, R>,
     ),
-    /// Address and size by name, where there is no such table.
+    /// Address and size by name.
     Listed(BTreeMap<&'data str, (u64, u64)>),
 }
 
@@ -150,6 +165,7 @@ mod tests {
         };
         let found = sites(
             File::open(path).expect("mapped"),
+            Symbols::Exported,
             [("getpid", 0), ("no_such_function", 0)].into_iter(),
             Emulates::by(None),
         )
@@ -159,8 +175,26 @@ mod tests {
     }
 
     #[test]
+    fn functions_are_found_by_how_their_names_begin() {
+        // Our own program.
+        let find = |name: &'static str, symbols| {
+            let file = File::open("/proc/self/exe").expect("our own");
+            let wanted = [(name, 0)].into_iter();
+            sites(file, symbols, wanted, Emulates::by(None)).expect("an ELF file")
+        };
+        let name = "rust_eh_personalit";
+        let found = find(name, Symbols::AnyThatBegin);
+        assert!(found[name].offset > 0);
+        assert!(find("rust_eh_personalities", Symbols::AnyThatBegin).is_empty());
+        // A program exports nothing of this kind, and names that end so do not begin so.
+        assert!(find("eh_personality", Symbols::AnyThatBegin).is_empty());
+        assert!(find(name, Symbols::ExportedThatBegin).is_empty());
+    }
+
+    #[test]
     fn what_is_no_library_is_an_error() {
         let file = File::open("/proc/self/status").expect("our own");
-        assert!(sites(file, [("x", 0)].into_iter(), Emulates::by(None)).is_err());
+        let wanted = [("x", 0)].into_iter();
+        assert!(sites(file, Symbols::Exported, wanted, Emulates::by(None)).is_err());
     }
 }

@@ -18,8 +18,7 @@ pub struct Mapped {
 pub fn decode(maps: &str) -> Vec<Mapped> {
     let mut out = Vec::<Mapped>::new();
     // Few lines pass this first test, and a table may have thousands.
-    let may_be = |line: &&str| line.contains("/libcuda") || line.contains("/libtorch_");
-    for line in maps.lines().filter(may_be) {
+    for line in maps.lines().filter(|line| Library::may_be_in(line)) {
         let Some(mapped) = decode_line(line) else {
             continue;
         };

@@ -3,6 +3,7 @@
 //! Attaching goes on in a process of its own, all the while: libraries are loaded when a program gets to them, and
 //! processes come and go.
 
+mod begin;
 mod catalogue;
 mod exports;
 mod mapped;

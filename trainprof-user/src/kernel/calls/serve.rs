@@ -15,7 +15,7 @@ use trainprof_common::gpu::{Function, MAX_FUNCTIONS};
 
 use super::{
     Notice, Order, PROGRAMS,
-    catalogue::{BACKWARD_PASSES, CATALOGUE, GPU_CALLS, Library, Row, UPDATES},
+    catalogue::{BACKWARD_PASSES, CATALOGUE, EXECUTIONS, GPU_CALLS, Library, Row, UPDATES},
     exports::{Site, sites},
     mapped::{self, Mapped},
 };
@@ -155,7 +155,7 @@ impl Server<'_> {
                 self.tell(
                     &self.of_all("processes"),
                     &format!(
-                        "more than {MAX_PROCESSES} of them use the GPU's libraries, or PyTorch"
+                        "more than {MAX_PROCESSES} of them use the GPU's libraries, or a framework"
                     ),
                 );
                 continue;
@@ -198,7 +198,8 @@ impl Server<'_> {
         if !self.resolved.contains_key(&mapped.identity) {
             let rows = CATALOGUE.iter().filter(|row| row.library == mapped.library);
             let wanted = rows.map(|row| (row.name, row.arguments()));
-            match File::open(&path).and_then(|file| sites(file, wanted, self.emulates)) {
+            let symbols = mapped.library.symbols();
+            match File::open(&path).and_then(|file| sites(file, symbols, wanted, self.emulates)) {
                 Ok(found) => {
                     self.resolved.insert(mapped.identity.clone(), found);
                 }
@@ -207,6 +208,7 @@ impl Server<'_> {
                         Library::Runtime | Library::Driver => format!("{GPU_CALLS}: {file}"),
                         Library::Framework => BACKWARD_PASSES.to_owned(),
                         Library::Binding => UPDATES.to_owned(),
+                        Library::Graphs | Library::Xla | Library::Boosting => EXECUTIONS.to_owned(),
                     };
                     return self.tell(&what, &error.to_string());
                 }

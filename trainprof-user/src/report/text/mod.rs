@@ -167,6 +167,7 @@ fn told_by(clock: &str) -> &str {
         "queue" => "what the trainer takes from a queue (queue)",
         "own-batches" => "batches that the trainer makes itself (own-batches)",
         "backward-pass" => "backward passes (backward-pass)",
+        "framework-calls" => "calls of what the framework compiled (framework-calls)",
         "own-thread" => "waits for threads that compute for it (own-thread)",
         "gpu-sync" => "waits for the GPU (gpu-sync)",
         "collectives" => "exchanges between ranks (collectives)",
@@ -224,6 +225,7 @@ mod tests {
             Clock::GpuSync,
             Clock::Collectives,
             Clock::BackwardPass,
+            Clock::FrameworkCalls,
             Clock::OwnCalls,
         ] {
             let name = clock.name();

@@ -96,7 +96,7 @@ fn worth(rate: &Rate, rates: &[Rate]) -> u8 {
         // Takes the driver long: who calls that often is held up by it.
         CallKind::Allocate | CallKind::Free => 3,
         // Tells the steps.
-        CallKind::Backward => 4,
+        CallKind::Backward | CallKind::Execute => 4,
     }
 }
 

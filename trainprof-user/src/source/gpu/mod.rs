@@ -283,7 +283,7 @@ impl Gpus {
                 let kind = CallKind::from_number(u32::from(kind)).unwrap_or(CallKind::Synchronise);
                 if !matches!(
                     kind,
-                    CallKind::Backward | CallKind::Scope | CallKind::Operator
+                    CallKind::Backward | CallKind::Scope | CallKind::Operator | CallKind::Execute
                 ) {
                     out.push(Record::GpuFunction {
                         number: u32::from(number),

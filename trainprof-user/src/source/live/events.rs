@@ -92,6 +92,7 @@ impl Live {
             }
             Event::Backward(pass) => self.out.push(convert::pass(&pass)),
             Event::Update(update) => self.out.push(convert::update(&update)),
+            Event::Execution(execution) => self.out.push(convert::execution(&execution)),
             Event::GpuCall(call) => match convert::call(&call) {
                 Some(record) => self.out.push(record),
                 None => self.undecodable += 1,
