@@ -9,6 +9,7 @@ use trainprof_tests::env::root_test;
 use trainprof_tests::report::{Report, f64_at, u64_at};
 use trainprof_tests::workload::os;
 use trainprof_tests::{Checks, Data, Observed, observe};
+use trainprof_user::record::{Reader, Record};
 
 fn text<'a>(value: &'a Value, member: &str) -> &'a str {
     value[member].as_str().unwrap_or_default()
@@ -217,6 +218,51 @@ fn what_the_network_brings_to_an_idle_cpu_is_no_time_out() {
     let found = report.f64("/verdict/share");
     checks.that((found - share).abs() < 0.05, || {
         format!("a share of {found:.2} instead of {share:.2}")
+    });
+    checks.done();
+}
+
+/// The first wait of a thread may be the longest of the watch: what it is for is told as of those that follow.
+#[test]
+fn waits_that_began_before_the_watch_are_for_what_they_are() {
+    let name = "waits_that_began_before_the_watch_are_for_what_they_are";
+    let Some(_turn) = root_test(name) else { return };
+    let seen = observe("early", &os(&[&"400"]));
+    let Observed { truth, report, .. } = &seen;
+    let mut checks = Checks::new();
+    checks.nothing_lost(report);
+    let threads = report.at("/threads").as_array().expect("threads");
+    let waits: Vec<&Value> = threads
+        .iter()
+        .filter_map(|thread| thread["waits"].as_array())
+        .flatten()
+        .collect();
+    let id = |member: &str| u64_at(truth, member);
+    for (kind, call, object) in [
+        ("pipe", "read", format!("pipe:[{}]", id("/pipe"))),
+        ("socket", "recvfrom", format!("socket:[{}]", id("/socket"))),
+        ("poll", "poll", format!("pipe:[{}]", id("/polled"))),
+    ] {
+        let is_it = |wait: &&&Value| {
+            text(wait, "kind") == kind
+                && text(wait, "object") == object
+                && text(wait, "syscall") == call
+        };
+        let found = waits.iter().find(is_it);
+        let seconds = found.map_or(0.0, |wait| f64_at(wait, "/seconds"));
+        checks.that(seconds >= 0.4, || {
+            format!("{seconds} s in {call} of {object}: {waits:?}")
+        });
+    }
+    // Of a futex that is waited on but once the report says only who ended that.
+    let mut reader = Reader::open(&seen.finished.recording).expect("a recording");
+    let mut records = reader.records::<Record>();
+    let is_it = |record: Record| match record {
+        Record::Wait(wait) => wait.object.id == id("/futex") && wait.wait_ns >= 400_000_000,
+        _ => false,
+    };
+    checks.that(records.any(|record| record.is_ok_and(is_it)), || {
+        "no wait for the futex is told".to_owned()
     });
     checks.done();
 }

@@ -18,6 +18,9 @@ const RELIEF: f64 = 0.1;
 /// computed took 15 % less time without waits of 0.36 to 0.67 of it (median; 2 to 26 %), whichever it was.
 const SLEEPS: f64 = 0.25;
 
+/// What of a cause is waited for, as a part (0–1) of the time, where it is what the step thread itself does.
+const BESIDE: f64 = 0.01;
+
 /// What the bound is computed from; times in ns of the walked part of the watch.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
@@ -91,8 +94,12 @@ pub fn bound(kind: Kind, terms: &Terms, demand: &Demand) -> f64 {
     };
     let mut least = own.max(supply).max(cpu).max(gpu_busy);
     if kind != Kind::Serialization {
-        // Taking away what the walk blamed on the cause is possible, whatever the model says.
-        least = least.min(terms.wall - terms.own_of_cause - terms.stall_of_cause);
+        // Taking away what the walk blamed on the cause is possible, whatever the model says: but for what the step thread alone does
+        // while producers never rest. They make no more batches then.
+        let without = terms.wall - terms.own_of_cause - terms.stall_of_cause;
+        let rest =
+            terms.stall_of_cause > BESIDE * terms.wall || !demand.never_rest(terms.wall, terms.own);
+        least = least.min(if rest { without } else { without.max(supply) });
         least = least.max(gpu_busy);
     }
     if kind == Kind::Communication {
@@ -247,6 +254,33 @@ mod tests {
             ..terms
         };
         assert!((plain(Kind::InputCpu, &terms, &demand) - 200.0 / 150.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn producers_that_never_rest_make_no_more_batches() {
+        // The only one works on batches all the time; of 200 ms the trainer waits for 100 and saves for 40.
+        let with = |busy: f64, stall: f64| {
+            let terms = Terms {
+                wall: 200.0,
+                own: 100.0,
+                own_of_cause: 40.0,
+                stall_of_cause: stall,
+                cpu: 260.0,
+                cpus: 2.0,
+                ..Terms::default()
+            };
+            let demand = Demand {
+                busy,
+                by_kind: BTreeMap::from([(Kind::InputCpu, busy)]),
+                parallel: 1.0,
+                ..Demand::default()
+            };
+            plain(Kind::Checkpoint, &terms, &demand)
+        };
+        assert!((with(198.0, 0.0) - 200.0 / 198.0).abs() < 1e-9);
+        // It rests while the trainer saves; or it is waited for then as well.
+        assert!((with(160.0, 0.0) - 200.0 / 160.0).abs() < 1e-9);
+        assert!((with(198.0, 20.0) - 200.0 / 140.0).abs() < 1e-9);
     }
 
     #[test]

@@ -29,7 +29,19 @@ pub struct Demand {
     pub parallel: f64,
 }
 
+/// Producers that are busy for this part (0–1) of the time never rest.
+const RESTLESS: f64 = 0.97;
+/// Part (0–1) of the time for which producers are waited for that are not ahead.
+const WAITED: f64 = 0.1;
+
 impl Demand {
+    /// Whether producers are busy all the `wall` time and the step thread waits for them in what of that is not its `own` (ns): what it does
+    /// otherwise costs no batch.
+    pub fn never_rest(&self, wall: f64, own: f64) -> bool {
+        let waited_for = self.parallel > 0.0 && wall - own >= WAITED * wall;
+        waited_for && self.busy - self.crowded >= RESTLESS * self.parallel * wall
+    }
+
     /// The same for a part (0–1) of the time.
     pub fn for_part(mut self, part: f64) -> Self {
         let kinds = self.by_kind.values_mut();

@@ -2,6 +2,7 @@
 
 pub mod alloc;
 mod apart;
+mod blocked;
 mod convert;
 mod entries;
 mod fault_turns;

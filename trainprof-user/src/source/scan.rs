@@ -9,7 +9,7 @@ use std::{
 };
 
 use trainprof_common::thread::{
-    NR_FOREIGN, NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, State, TaskCounters, ThreadState,
+    NR_PREEMPTED, NR_STOPPED, NR_UNSEEN, Object, State, TaskCounters, ThreadState,
 };
 
 use crate::{
@@ -19,7 +19,10 @@ use crate::{
     time::KtimeNs,
 };
 
-use super::{foreign::is_foreign, own::now};
+use super::{
+    blocked::{Blocked, blocked_in},
+    own::now,
+};
 
 /// Why a process cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -196,33 +199,6 @@ pub fn counters(pid: u32, tid: u32) -> Option<Counters> {
     })
 }
 
-/// Number and first argument of the system call that a thread is blocked in (/proc/…/syscall, proc(5));
-/// `None` when it runs or may not be looked at.
-fn blocked_in(pid: u32, tid: u32) -> Option<(i16, u64)> {
-    let line = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
-    let (nr, argument) = parse_syscall(&line)?;
-    // The program is looked at for few: where the stack pointer is one that 32-bit programs may have.
-    if nr >= 0 && stack_pointer(&line)? <= u32::MAX.into() && is_foreign(pid) {
-        return Some((nr | NR_FOREIGN, argument));
-    }
-    Some((nr, argument))
-}
-
-/// The last but one of a line's numbers.
-fn stack_pointer(line: &str) -> Option<u64> {
-    let number = line.split_ascii_whitespace().rev().nth(1)?;
-    u64::from_str_radix(number.trim_start_matches("0x"), 16).ok()
-}
-
-fn parse_syscall(line: &str) -> Option<(i16, u64)> {
-    let mut fields = line.split_ascii_whitespace();
-    let nr = fields.next()?.parse().ok()?;
-    let argument = fields
-        .next()
-        .and_then(|f| u64::from_str_radix(f.trim_start_matches("0x"), 16).ok());
-    Some((nr, argument.unwrap_or(0)))
-}
-
 /// The state to begin with for a thread that exists already.
 fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
     let seen = read_stat(&format!("/proc/{pid}/task/{tid}/stat"))?;
@@ -231,13 +207,17 @@ fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
         return None;
     }
     let base = counters(pid, tid)?;
-    let (state, nr) = match seen.state {
-        'R' => (State::Run, NR_PREEMPTED),
-        'T' | 't' => (State::Wait, NR_STOPPED),
-        _ => (
-            State::Wait,
-            blocked_in(pid, tid).map_or(NR_UNSEEN, |(nr, _)| nr),
-        ),
+    let unknown = |nr| Blocked {
+        nr,
+        object: Object::default(),
+    };
+    let (state, blocked) = match seen.state {
+        'R' => (State::Run, unknown(NR_PREEMPTED)),
+        'T' | 't' => (State::Wait, unknown(NR_STOPPED)),
+        _ => {
+            let blocked = blocked_in(pid, tid);
+            (State::Wait, blocked.unwrap_or_else(|| unknown(NR_UNSEEN)))
+        }
     };
     let exec_seen = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat"))
         .ok()
@@ -247,7 +227,8 @@ fn initial_state(pid: u32, tid: u32) -> Option<ThreadState> {
     Some(ThreadState {
         tgid: pid,
         state: state as u32,
-        nr,
+        nr: blocked.nr,
+        object: blocked.object,
         since,
         maj_flt_seen: base.major_faults as u32,
         followed_since: since,
@@ -472,18 +453,5 @@ mod tests {
         ] {
             assert_eq!(parse_stat(bad), None, "{bad:?}");
         }
-    }
-
-    #[test]
-    fn syscall_lines() {
-        assert_eq!(
-            parse_syscall("202 0x7f00 0x80 0x0 0x0 0x0 0x0 0x7ffd 0x7f"),
-            Some((202, 0x7f00))
-        );
-        assert_eq!(parse_syscall("running"), None);
-        assert_eq!(parse_syscall("-1 0x7ffd 0x7f"), Some((-1, 0x7ffd)));
-        assert_eq!(parse_syscall(""), None);
-        let line = "202 0x7f00 0x80 0x0 0x0 0x0 0x0 0x7ffd 0x7f";
-        assert_eq!(stack_pointer(line), Some(0x7ffd));
     }
 }

@@ -93,6 +93,11 @@ fn in_background(look: &Look) -> bool {
 
 /// Half the number of checkpoints takes half of the time; what is written by somebody else takes none of it.
 fn advice(between_s: f64, repeated: bool, look: &Look) -> String {
+    let trainer = look.trainer;
+    if trainer.demand.never_rest(trainer.wall, trainer.terms.own) {
+        return "first let batches be made faster: who makes them works all the while, also on those that are taken once this is written"
+            .to_owned();
+    }
     let background =
         "copy the state to memory and let a thread or process write it while training goes on";
     if !repeated {

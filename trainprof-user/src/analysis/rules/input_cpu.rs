@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::json;
 
 use super::{
-    Answer, Evidence, Look,
+    Answer, Evidence, Look, loader,
     look::{self, clip, rounded},
     tiny_reads::tiny_reads,
     worker_respawn,
@@ -159,6 +159,9 @@ fn said(look: &Look, takes_in: bool, evidence: &mut Evidence) -> (String, String
         match look.trainer.cast.workers.is_empty() {
             true if in_python(look) => "let processes make the batches in place of these threads, of which one at a time has the interpreter (a DataLoader with num_workers; in tf.data TensorFlow's own operations in place of Python, or several generators, each in a process)".to_owned(),
             true => format!("have about {:.0} threads load", wanted.ceil()),
+            false if loader::are_of_its_own(look) => {
+                format!("have about {:.0} such processes make batches", wanted.ceil())
+            }
             false => format!("raise num_workers to about {:.0}", wanted.ceil()),
         }
     };

@@ -18,6 +18,7 @@ mod host_compute;
 mod in_flight;
 mod input_cpu;
 mod late_rank;
+mod loader;
 mod look;
 mod memory_growth;
 mod needs;

@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use super::{Answer, Finding, Look, input_cpu::wanted_workers, look::rounded, server::server};
+use super::{
+    Answer, Finding, Look, input_cpu::wanted_workers, loader, look::rounded, server::server,
+};
 use crate::analysis::{Kind, words};
 
 /// Workers that are idle for less than this share are never waiting for work.
@@ -104,6 +106,10 @@ pub(super) fn rule(look: &Look) -> Answer {
         } else if programs {
             format!(
                 "run about {more:.0} of these at a time instead of {parallel:.0}, as workers that each run their own do (about {wanted:.1} would keep up with the trainer): {effect}"
+            )
+        } else if loader::are_of_its_own(look) {
+            format!(
+                "have about {more:.0} such processes make batches instead of {parallel:.0} (about {wanted:.1} would keep up with the trainer): {effect}"
             )
         } else {
             format!(
