@@ -277,6 +277,8 @@ fn from_opening(facts: &Facts, tid: u32, from: u64) -> u64 {
         .iter()
         .enumerate()
         .rev()
+        // Memory is taken for what is made meanwhile, as often as it takes.
+        .filter(|(_, touch)| !is_memory(touch))
         .take(LOOKED_AT)
         .find(|(n, touch)| is_open(touch) && is_written(&touches[n + 1..], touch.object.id))
         .map(|(n, touch)| (touch.at.0, &touches[n + 1..before]));
@@ -301,7 +303,6 @@ fn from_opening(facts: &Facts, tid: u32, from: u64) -> u64 {
 /// Whether a thread that opened a file did nothing but compute until it began to write: it took nothing in, and no other process
 /// handed it anything. `calls`: its calls meanwhile.
 fn is_alone(facts: &Facts, tid: u32, (from, to): (u64, u64), calls: &[TouchFact]) -> bool {
-    let is_memory = |touch: &TouchFact| touch.object.class == Class::Memory as u8;
     let is_write = |touch: &TouchFact| touch.op == Op::Write.number() && touch.at.0 >= to;
     let items = facts.items(tid);
     let meanwhile = &items[items.partition_point(|item| item.from < from)..];
@@ -350,6 +351,10 @@ fn lets_go(nr: i16) -> bool {
     )
 }
 
+fn is_memory(touch: &TouchFact) -> bool {
+    touch.object.class == Class::Memory as u8
+}
+
 pub fn is_open(touch: &TouchFact) -> bool {
     touch.op == Op::Open.number() && touch.object.class == Class::File as u8
 }
@@ -360,6 +365,7 @@ pub fn is_written(after: &[TouchFact], id: u64) -> bool {
         |touch: &&TouchFact| touch.op == Op::Read.number() || touch.op == Op::Write.number();
     let of_file = after
         .iter()
+        .filter(|touch| !is_memory(touch))
         .take(LOOKED_AT)
         .filter(|touch| touch.object.id == id);
     of_file

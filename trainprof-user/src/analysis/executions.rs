@@ -24,13 +24,30 @@ pub(super) fn one_of_each(executions: &[ExecutionFact]) -> Option<Vec<u64>> {
     for (at, execution) in executions.iter().enumerate() {
         places.entry(execution.what).or_default().push(at);
     }
-    let alike = |found: &&Vec<usize>| found.len() > MIN_STEPS && are_alike(executions, found);
+    let mut alike: Vec<Vec<usize>> = places
+        .into_values()
+        .filter(|found| found.len() > MIN_STEPS && are_alike(executions, found))
+        .collect();
     // Of as many the first one of a turn.
-    let most = places
-        .values()
-        .filter(alike)
-        .max_by_key(|found| (found.len(), Reverse(found[0])))?;
-    Some(most.iter().map(|at| executions[*at].at.0).collect())
+    alike.sort_by_key(|found| (Reverse(found.len()), found[0]));
+    // One model after the other is trained: what one has is over when the next one's begins.
+    let mut turns: Vec<Vec<usize>> = Vec::new();
+    for found in alike {
+        let (first, last) = (found[0], found[found.len() - 1]);
+        if turns
+            .iter()
+            .all(|other| last < other[0] || other[other.len() - 1] < first)
+        {
+            turns.push(found);
+        }
+    }
+    let mut turns: Vec<u64> = turns
+        .into_iter()
+        .flatten()
+        .map(|at| executions[at].at.0)
+        .collect();
+    turns.sort_unstable();
+    (!turns.is_empty()).then_some(turns)
 }
 
 /// Whether nearly always the same is computed from one of these to the next.
@@ -80,6 +97,14 @@ mod tests {
         assert_eq!(turns(logged), Some(100));
         let evaluated = [&[7; 100][..], &[9; 30]].concat().repeat(2);
         assert_eq!(turns(evaluated), Some(200));
+    }
+
+    #[test]
+    fn models_that_are_trained_one_after_the_other_all_count() {
+        let models = [[4; 20], [5; 20], [6; 20]].concat();
+        assert_eq!(turns(models), Some(60));
+        // Several in turn, a round of each.
+        assert_eq!(turns([4, 5, 6].repeat(20)), Some(20));
     }
 
     #[test]

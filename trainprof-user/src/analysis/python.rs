@@ -112,6 +112,10 @@ pub fn function_name(function: &PyFunctionFact) -> String {
         name, file, line, ..
     } = function;
     let file = file.rsplit('/').next().unwrap_or(file);
+    // It begins with the file, which says nothing of where in it the time goes.
+    if name == "<module>" {
+        return format!("the top level of {file}");
+    }
     format!("{name} ({file}:{line})")
 }
 

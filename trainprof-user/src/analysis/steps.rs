@@ -68,6 +68,9 @@ const IN_TURN: f64 = 0.03;
 /// Times and checkpoints whose numbers differ by this part or less are the same.
 const ECHO: f64 = 0.05;
 
+/// What is missing from a report where calls of frameworks are not watched, or not any more.
+const EXECUTIONS: &str = "framework-calls";
+
 /// Finds the steps; `None` where there is no clock.
 pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Option<Steps> {
     let candidates = [
@@ -106,9 +109,10 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
                 && (contradict(facts, passes, &steps)
                     || are_steps_each(facts, cast.step_tid, passes, &steps))
     };
-    let passes = found
-        .iter_mut()
-        .find(|other| tells_of_work(other.clock) && is_better(other));
+    let passes = found.iter_mut().find(|other| {
+        // Another framework may prepare what one learns from.
+        tells_of_work(other.clock) && !tells_of_work(steps.clock) && is_better(other)
+    });
     if let Some(passes) = passes {
         std::mem::swap(passes, &mut steps);
     }
@@ -497,6 +501,11 @@ fn from_backward(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
 
 /// What the step thread has its framework compute once in each turn.
 fn from_executions(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
+    // Where they were too many to watch, those before that were seen.
+    let mut missing = facts.session.missing.iter();
+    if missing.any(|(what, _)| what == EXECUTIONS) {
+        return None;
+    }
     let turns = one_of_each(facts.executions(cast.step_tid))?;
     let waits: Vec<u64> = handed(facts, cast, scene.locks)
         .map(|item| item.from)

@@ -292,9 +292,10 @@ impl Python<'_> {
         };
         let running = self.running(pid);
         let mut functions = BTreeMap::<u32, Aside>::new();
-        for (at, stack) in &running {
+        let mut called_back = BTreeMap::<u32, Vec<u32>>::new();
+        for (at, number) in &running {
             let (Some(marks), Some(stack)) =
-                (self.marks.get(stack), session.python.stacks.get(stack))
+                (self.marks.get(number), session.python.stacks.get(number))
             else {
                 continue;
             };
@@ -304,16 +305,31 @@ impl Python<'_> {
                     && !is_drawn(&stack[caller - 1])
             });
             let Some(caller) = called else { continue };
-            let aside = functions.entry(stack[caller - 1]).or_default();
-            aside.samples += 1;
-            aside.computed += usize::from(marks[..caller - 1].contains(&Mark::Framework));
-            if let Some(sample) = near(clock, *at) {
-                aside.near += 1;
-                aside.near_computing += usize::from(of_framework(session, sample.place));
+            called_back
+                .entry(stack[caller - 1])
+                .or_default()
+                .push(*number);
+            // What is called may compute itself, as for a prediction, and call what works on that.
+            let near = near(clock, *at);
+            let own = (0..caller).filter(|depth| marks[*depth] == Mark::Own);
+            for depth in own {
+                let aside = functions.entry(stack[depth]).or_default();
+                aside.samples += 1;
+                aside.computed += usize::from(marks[..depth].contains(&Mark::Framework));
+                if let Some(sample) = near {
+                    aside.near += 1;
+                    aside.near_computing += usize::from(of_framework(session, sample.place));
+                }
             }
         }
         functions.retain(|_, aside| aside.is_no_model(CALLS, MOST_COMPUTING));
-        let functions = functions.into_keys().collect();
+        let mut functions: BTreeSet<u32> = functions.into_keys().collect();
+        // What one that does mostly such things has computed is for these.
+        called_back.retain(|_, stacks| {
+            let such = |stack: &&u32| self.is_under(**stack, &functions);
+            2 * stacks.iter().filter(such).count() > stacks.len()
+        });
+        functions.extend(called_back.into_keys());
         self.stretches(&running, least, &[], |stack| {
             self.is_under(stack, &functions)
         })

@@ -104,11 +104,24 @@ pub(super) fn rule(look: &Look) -> Answer {
             words::bytes(growth.margin)
         ),
         advice: format!(
-            "look for what is kept from step to step: losses or outputs held with their graph (use .item() or .detach()), lists that grow, caches without a bound{}",
+            "look for what is kept from step to step: {}lists that grow, caches without a bound{}",
+            with_graphs(session, worst.pid),
             spared(session, &growers, &leaks)
         ),
         effect: None,
     })
+}
+
+/// What keeps a graph of computing alive, where there are such: a set of trees grows by what it learns.
+fn with_graphs(session: &Session, pid: u32) -> &'static str {
+    let process = session.processes.get(&pid);
+    let frameworks = process.and_then(|process| process.seen.frameworks.as_ref());
+    let has = |name: &str| frameworks.is_some_and(|loaded| loaded.has(name));
+    if (has("xgboost") || has("lightgbm")) && !has("torch") {
+        "trees that are added (a set of them grows as it learns), "
+    } else {
+        "losses or outputs held with their graph (use .item() or .detach()), "
+    }
 }
 
 /// What stopping these gains: for how long the memory that is left would last.

@@ -382,3 +382,28 @@ fn what_a_library_that_trains_calls_back_is_no_model() {
     close(with("average", "sklearn", 1), 0.0, "part of a model");
     close(with("average", "lightgbm", 2), 0.0, "what computes");
 }
+
+#[test]
+fn what_is_called_back_may_have_the_library_compute_for_it() {
+    // XGBoost calls for a metric after each round. For 20 of 100 ms that predicts; for 60 ms, or not at all, another function works on it.
+    let with = |works: u32| {
+        let mut tale = alone("Metric.after_iteration", false);
+        let package = |file: &str| format!("/usr/lib/python3/dist-packages/xgboost/{file}");
+        tale.function(5, &package("training.py"), "train")
+            .function(6, &package("core.py"), "Booster.predict")
+            .function(7, "ranking.py", "by_group")
+            .place(1, "python3.11", PlaceClass::Python)
+            .place(2, "libxgboost.so", PlaceClass::Other)
+            .stack(1, &[7, 4, 5, 1], TRAINER, times(0, works))
+            .stack(2, &[6, 4, 5, 1], TRAINER, times(works, 1))
+            .stack(3, &[5, 1], TRAINER, times(works + 1, 4 - works));
+        for (from, count, place) in [(0, works, 1), (works, 1, 2), (works + 1, 4 - works, 2)] {
+            for when in times(from, count) {
+                tale.sample(TRAINER, when + 1.0, place);
+            }
+        }
+        share(&trainer(&tale, 8000.0), Kind::HostCompute)
+    };
+    close(with(3), 0.8, "with what it has predicted");
+    close(with(0), 0.0, "a prediction alone");
+}

@@ -273,6 +273,49 @@ fn who_is_given_state_to_write_is_no_worker() {
 }
 
 #[test]
+fn what_is_made_after_opening_a_file_is_part_of_it_however_often_memory_is_taken() {
+    // Each 400 ms: it computes for 200, opens a file, turns state into bytes for 190, for which it takes memory again and again, and writes them.
+    let mut tale = Tale::default();
+    tale.process(TRAINER, 1).fileset(5, "/out", "ext4");
+    for turn in 0..20 {
+        let begin = f64::from(turn) * 400.0;
+        let id = 7 + turn as u64 % 3;
+        tale.touch(TRAINER, begin + 200.0, Op::Open, Class::File, id, 0);
+        for n in 0..30 {
+            let at = begin + 201.0 + 6.0 * f64::from(n);
+            tale.touch(TRAINER, at, Op::Mmap, Class::Memory, 0, 1 << 20);
+        }
+        tale.touch(TRAINER, begin + 390.0, Op::Write, Class::File, id, 40 << 20);
+        let sync = On::File(5);
+        tale.wait(
+            TRAINER,
+            begin + 390.5,
+            begin + 400.0,
+            FSYNC,
+            sync,
+            By::Interrupt,
+        );
+    }
+    tale.ops(TRAINER, 10.0, Op::Open, Class::File, 5, 20, 0, 1.0);
+    tale.ops(
+        TRAINER,
+        10.0,
+        Op::Write,
+        Class::File,
+        5,
+        20,
+        800 << 20,
+        10.0,
+    );
+    let trainer = analyse(&tale.session(8000.0)).trainer.expect("a trainer");
+    close(
+        share(&trainer, Kind::Checkpoint),
+        0.5,
+        "with what is made for it",
+    );
+}
+
+#[test]
 fn computing_between_two_files_is_no_part_of_either() {
     // Each step of 10 ms computes for 4, and writes and syncs a file anew for 6.
     let mut tale = Tale::default();

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fs::File, io, ops::Range, os::unix::fs::FileExt
 use memchr::memmem;
 use object::{
     LittleEndian,
-    elf::{FileHeader64, SHN_UNDEF, Sym64},
+    elf::{FileHeader64, SHN_UNDEF, STT_FUNC, Sym64},
     pod,
     read::{
         self, ReadRef,
@@ -71,7 +71,9 @@ pub fn find<'w>(
         for symbol in entries {
             let name = u64::from(symbol.st_name(LittleEndian));
             let address = symbol.st_value(LittleEndian);
-            let defined = symbol.st_shndx(LittleEndian) != SHN_UNDEF && address != 0;
+            let defined = symbol.st_shndx(LittleEndian) != SHN_UNDEF
+                && symbol.st_type() == STT_FUNC
+                && address != 0;
             if let Some(name) = named.get(&name).filter(|_| defined) {
                 let found = (address, symbol.st_size(LittleEndian));
                 out.entry(*name).or_insert(found);
