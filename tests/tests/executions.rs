@@ -1,7 +1,7 @@
 //! What frameworks compute as a whole, as a step clock: counted against a program's own account.
 
 use trainprof_tests::env::root_test;
-use trainprof_tests::report::{f64_at, u64_at};
+use trainprof_tests::report::{Report, f64_at, u64_at};
 use trainprof_tests::workload::{os, program};
 use trainprof_tests::{Checks, Workload, observe_with};
 use trainprof_user::record::{Reader, Record};
@@ -12,6 +12,10 @@ fn executions(recording: &std::path::Path) -> u64 {
     let is_one = |record: &Record| matches!(record, Record::Execution(_));
     let records = records.map(|record| record.expect("a whole recording"));
     records.filter(is_one).count() as u64
+}
+
+fn report_missing(report: &Report) -> String {
+    report.at("/coverage/missing").to_string()
 }
 
 /// Steps of a loop that computes by this library.
@@ -30,9 +34,12 @@ fn steps_by(name: &str, library: &str) {
     );
     let steps = seen.report.at("/steps");
     let clock = steps.get("clock").and_then(|clock| clock.as_str());
-    checks.that(clock == Some("framework-calls"), || {
-        format!("steps: {steps}")
-    });
+    let missing = report_missing(&seen.report);
+    assert_eq!(
+        clock,
+        Some("framework-calls"),
+        "{steps}, missing: {missing}"
+    );
     // From each beginning to the next one.
     let count = u64_at(&seen.truth, "/steps");
     checks.exact("steps", count - 1, u64_at(steps, "/count"));

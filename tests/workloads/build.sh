@@ -26,7 +26,7 @@ for source in "$here"/*.c; do
     torchlike) build torchlike libtorch_cpu.so -shared -fPIC -Wl,--hash-style=sysv ;;
     # By names of frameworks, of the versions that were looked at.
     compiledlike)
-        build compiledlike lib_lightgbm.so -shared -fPIC -DNAME=LGBM_BoosterUpdateOneIter -DWHAT=0
+        build compiledlike lib_lightgbm.so -shared -fPIC -DNAME=LGBM_BoosterUpdateOneIter -DWHAT=-1
         build compiledlike libtensorflow_cc.so.2 -shared -fPIC -DWHAT=1 \
             -DNAME=_ZN10tensorflow19KernelAndDeviceFunc3RunEPNS_19ScopedStepContainerERKNS_15EagerKernelArgsE
         build compiledlike libjax_common.so -shared -fPIC -DWHAT=1 -DLOCAL \

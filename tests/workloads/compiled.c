@@ -1,6 +1,7 @@
 /* A training loop whose framework computes what it compiled as a whole: compiled TRUTH LIBRARY STEPS STEP_MS
  * LIBRARY is compiledlike.c, by the name of a framework's. Each step asks for random numbers, then for its own computing; each tenth also for the
- * mean of some losses. Half way the loop evaluates. Another thread prepares something by the framework all the while.
+ * mean of some losses. Half way the loop evaluates. Another thread prepares something by the framework all the while. Of boosting rounds
+ * alone are the framework's: steps, and those of the other thread.
  */
 #include "wl.h"
 #include <dlfcn.h>
@@ -29,11 +30,12 @@ static void compute(int part)
 static void run(int kind, int part)
 {
     char result[16];
+    if (which < 0 && kind != STEP && kind != PREPARATION) {
+        compute(part);
+        return;
+    }
     counts[kind]++;
-    if (which)
-        execute(result, &what[kind], compute, part);
-    else
-        execute(&what[kind], result, compute, part);
+    execute(result, &what[kind], compute, part);
 }
 
 static void *prepare(void *unused)

@@ -1,5 +1,5 @@
 /* Stands for a framework that computes what it compiled as a whole. NAME is the function of the framework's that does, local to the library
- * if LOCAL is set; WHAT is which of its arguments says what is computed. The program gets its address from entry().
+ * if LOCAL is set; WHAT is which of its arguments says what is computed, or less than 0. The program gets its address from entry().
  */
 #define TEXT(name) #name
 #define NAMED(name) __asm__(TEXT(name))

@@ -36,6 +36,9 @@ pub enum CallKind {
 /// first argument says.
 pub const SCOPE_NAME: usize = 1;
 pub const OPERATOR_ARGUMENTS: usize = 2;
+/// Which argument of a function that computes what is compiled ([`CallKind::Execute`]) says what that is, if one does. Results are put where the
+/// first argument says.
+pub const EXECUTED: usize = 1;
 /// Where a Python tuple's first object is, and where the text of a string of plain characters is, in CPython up to 3.11 and from 3.12 on
 /// (`PyTupleObject`, `PyASCIIObject`).
 pub const PY_TUPLE_FIRST: u64 = 24;
@@ -70,7 +73,7 @@ pub struct Function {
     pub number: u16,
     /// [`CallKind`] number.
     pub kind: u8,
-    /// Which argument, from 0, is its size in bytes, or what is computed ([`CallKind::Execute`]), or [`NO_ARG`].
+    /// Which argument, from 0, is its size in bytes, or says what is computed ([`EXECUTED`]), or [`NO_ARG`].
     pub size: u8,
     /// Which argument that has to be multiplied with, or [`NO_ARG`].
     pub times: u8,

@@ -15,8 +15,8 @@ use trainprof_common::{
     arch,
     event::{BackwardEvent, ExecutionEvent, GpuCallEvent, GpuMemoryEvent, Kind, UpdateEvent},
     gpu::{
-        Call, CallKind, Function, MAX_FUNCTIONS, OPERATOR_ARGUMENTS, PY_TEXT, PY_TUPLE_FIRST,
-        SCOPE_NAME, UPDATES,
+        Call, CallKind, EXECUTED, Function, MAX_FUNCTIONS, OPERATOR_ARGUMENTS, PY_TEXT,
+        PY_TUPLE_FIRST, SCOPE_NAME, UPDATES,
     },
     loss::Loss,
 };
@@ -53,6 +53,14 @@ fn argument(ctx: &ProbeContext, n: u8) -> u64 {
         5 => f,
         _ => 0,
     }
+}
+
+/// The argument that says what is computed, 0 where none does: read in any case, and chosen without a branch (see [`scope_name`]).
+#[inline(always)]
+fn executed(ctx: &ProbeContext, function: Function) -> u64 {
+    // SAFETY: a uprobe's context is the probed thread's registers, and the offset lies inside them.
+    let what: u64 = unsafe { member(ctx.as_ptr(), arch::REGS_CALL_ARGS[EXECUTED] as u32) };
+    what & u64::from(function.size != EXECUTED as u8).wrapping_sub(1)
 }
 
 /// A word of the program's memory; `None` where that cannot be read.
@@ -145,7 +153,7 @@ pub fn gpu_call_entry(ctx: ProbeContext) -> u32 {
             tid,
             // SAFETY: clock helper.
             at: unsafe { bpf_ktime_get_ns() },
-            what: argument(&ctx, function.size),
+            what: executed(&ctx, function),
         });
         return 0;
     }

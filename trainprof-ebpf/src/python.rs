@@ -48,11 +48,15 @@ pub fn path(tid: u32) -> u64 {
             if frame == 0 {
                 break;
             }
-            let (Some(code), Some(position), Some(caller)) = (
-                word(frame, thread.code),
-                word(frame, thread.position),
-                word(frame, thread.caller),
-            ) else {
+            // One after the other, each with its own way out: where the compiler joins them, Linux 6.1 follows one that there is not, on
+            // which the hash is whatever was in its register before.
+            let Some(code) = word(frame, thread.code) else {
+                break;
+            };
+            let Some(position) = word(frame, thread.position) else {
+                break;
+            };
+            let Some(caller) = word(frame, thread.caller) else {
                 break;
             };
             hash = mixed(mixed(hash, code), position);

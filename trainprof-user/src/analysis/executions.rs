@@ -15,8 +15,10 @@ use crate::record::fact::ExecutionFact;
 /// the parts of a batch whose gradients are accumulated, is followed by itself in all but the last of them: eight of those are told
 /// from as many turns.
 const ALIKE: f64 = 0.88;
-/// Most computations of one turn that are compared: in a loop that compiles nothing as a whole each operation is one.
+/// Most computations of one turn that are compared.
 const MOST: usize = 256;
+/// With more different ones nothing is compiled as a whole: each operation is one, and layers that are alike look like turns.
+const MANY: usize = 16;
 
 /// When a thread began what each turn has once, from all that it had computed, in order; `None` where nothing is.
 pub(super) fn one_of_each(executions: &[ExecutionFact]) -> Option<Vec<u64>> {
@@ -24,30 +26,15 @@ pub(super) fn one_of_each(executions: &[ExecutionFact]) -> Option<Vec<u64>> {
     for (at, execution) in executions.iter().enumerate() {
         places.entry(execution.what).or_default().push(at);
     }
-    let mut alike: Vec<Vec<usize>> = places
-        .into_values()
-        .filter(|found| found.len() > MIN_STEPS && are_alike(executions, found))
-        .collect();
-    // Of as many the first one of a turn.
-    alike.sort_by_key(|found| (Reverse(found.len()), found[0]));
-    // One model after the other is trained: what one has is over when the next one's begins.
-    let mut turns: Vec<Vec<usize>> = Vec::new();
-    for found in alike {
-        let (first, last) = (found[0], found[found.len() - 1]);
-        if turns
-            .iter()
-            .all(|other| last < other[0] || other[other.len() - 1] < first)
-        {
-            turns.push(found);
-        }
+    places.retain(|_, found| found.len() > MIN_STEPS);
+    if places.len() > MANY {
+        return None;
     }
-    let mut turns: Vec<u64> = turns
-        .into_iter()
-        .flatten()
-        .map(|at| executions[at].at.0)
-        .collect();
-    turns.sort_unstable();
-    (!turns.is_empty()).then_some(turns)
+    let alike = |found: &&Vec<usize>| are_alike(executions, found);
+    // Of as many the first one of a turn.
+    let most = places.values().filter(alike);
+    let most = most.max_by_key(|found| (found.len(), Reverse(found[0])))?;
+    Some(most.iter().map(|at| executions[*at].at.0).collect())
 }
 
 /// Whether nearly always the same is computed from one of these to the next.
@@ -100,11 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn models_that_are_trained_one_after_the_other_all_count() {
-        let models = [[4; 20], [5; 20], [6; 20]].concat();
-        assert_eq!(turns(models), Some(60));
-        // Several in turn, a round of each.
-        assert_eq!(turns([4, 5, 6].repeat(20)), Some(20));
+    fn where_each_operation_is_one_layers_are_no_turns() {
+        // Twelve layers of five operations, and what is around them.
+        let layers = [1, 2, 3, 4, 5].repeat(12);
+        let around: Vec<u64> = (10..25).collect();
+        assert_eq!(turns([layers, around].concat().repeat(30)), None);
     }
 
     #[test]

@@ -22,6 +22,10 @@ const PIECE: usize = (1 << 20) / ENTRY * ENTRY;
 const ENTRY: usize = size_of::<Sym64<LittleEndian>>();
 /// Most bytes of a name that are looked at.
 const LONGEST: u64 = 4096;
+/// Most names that are looked for in the table: one that has more is made to hold us up.
+const MOST_NAMES: usize = 64;
+/// Largest table that is read, bytes. TensorFlow's names take 115 MB.
+const LARGEST: u64 = 1 << 30;
 
 /// Where in a file a table of symbols is, and their names.
 pub struct Table {
@@ -48,9 +52,14 @@ pub fn table<'data, R: ReadRef<'data>>(
             .file_range(LittleEndian)
             .map(|(from, len)| from..from.saturating_add(len))
     };
+    let is_read = |table: &Table| {
+        let parts = [&table.entries, &table.names];
+        parts.iter().all(|part| part.end - part.start <= LARGEST)
+    };
     Ok(range(symbols)
         .zip(range(names))
-        .map(|(entries, names)| Table { entries, names }))
+        .map(|(entries, names)| Table { entries, names })
+        .filter(is_read))
 }
 
 /// Address and size of the first function whose name begins with each of these, in bytes: not of a part of it that the compiler put
@@ -107,6 +116,9 @@ fn names<'w>(
         let read = read_at(file, &mut piece, at..table.end)?;
         for (finder, name) in finders.iter().zip(wanted) {
             for found in finder.find_iter(&piece[..read]) {
+                if out.len() >= MOST_NAMES {
+                    return Ok(out);
+                }
                 let begin = at + found as u64 + 1;
                 if is_whole(file, begin..table.end)? {
                     out.insert(begin - table.start, *name);

@@ -22,7 +22,7 @@
 //! C++, with arguments that change from version to version: it is known by how its mangled name begins (checked: jaxlib 0.4.25, 0.10.2 and
 //! 0.12.0, TensorFlow 2.13 and 2.20). Results are put where the first argument says, and what is computed is the second.
 
-use trainprof_common::gpu::{CallKind, NO_ARG, OPERATOR_ARGUMENTS, SCOPE_NAME};
+use trainprof_common::gpu::{CallKind, EXECUTED, NO_ARG, OPERATOR_ARGUMENTS, SCOPE_NAME};
 
 /// What is missing from a report where a probe is.
 pub const GPU_CALLS: &str = "gpu-calls";
@@ -329,20 +329,21 @@ pub const CATALOGUE: &[Row] = &[
         Graphs,
         "_ZN10tensorflow19KernelAndDeviceFunc3RunEP",
         Execute,
-        1,
+        EXECUTED as u8,
     ),
     // xla::ifrt::PjRtLoadedExecutable::Execute(arguments, options, devices): whatever device it is for.
     row(
         Xla,
         "_ZN3xla4ifrt20PjRtLoadedExecutable7ExecuteEN",
         Execute,
-        1,
+        EXECUTED as u8,
     ),
-    row(Boosting, "LGBM_BoosterUpdateOneIter", Execute, 0),
-    row(Boosting, "LGBM_BoosterUpdateOneIterCustom", Execute, 0),
-    row(Boosting, "XGBoosterUpdateOneIter", Execute, 0),
-    row(Boosting, "XGBoosterTrainOneIter", Execute, 0),
-    row(Boosting, "XGBoosterBoostOneIter", Execute, 0),
+    // A round is one whichever model it is of: others of a search, or of folds, have the same addresses in turn.
+    row(Boosting, "LGBM_BoosterUpdateOneIter", Execute, NO_ARG),
+    row(Boosting, "LGBM_BoosterUpdateOneIterCustom", Execute, NO_ARG),
+    row(Boosting, "XGBoosterUpdateOneIter", Execute, NO_ARG),
+    row(Boosting, "XGBoosterTrainOneIter", Execute, NO_ARG),
+    row(Boosting, "XGBoosterBoostOneIter", Execute, NO_ARG),
 ];
 
 #[cfg(test)]
@@ -390,7 +391,7 @@ mod tests {
             ("cudaDeviceSynchronize", 0),
             ("cudaMemcpy2DAsync", 6),
             ("cudaMemcpyPeer", 5),
-            ("XGBoosterUpdateOneIter", 1),
+            ("XGBoosterUpdateOneIter", 0),
             ("_ZN10tensorflow19KernelAndDeviceFunc3RunEP", 2),
         ] {
             assert_eq!(find(name).expect(name).arguments(), arguments, "{name}");
