@@ -19,6 +19,18 @@ const ALIKE: f64 = 0.88;
 const MOST: usize = 256;
 /// With more different ones nothing is compiled as a whole: each operation is one, and layers that are alike look like turns.
 const MANY: usize = 16;
+/// What is computed for less than one in so many of what is computed most often tells nothing of that.
+const SELDOM: usize = 64;
+
+/// What may be computed once in each turn.
+struct Candidate<'e> {
+    /// Where it is among all that was computed.
+    found: &'e [usize],
+    /// What is computed from one to the next nearly always, itself first.
+    turn: Vec<u64>,
+    /// For how long such turns were, ns.
+    ns: u64,
+}
 
 /// When a thread began what each turn has once, from all that it had computed, in order; `None` where nothing is.
 pub(super) fn one_of_each(executions: &[ExecutionFact]) -> Option<Vec<u64>> {
@@ -26,30 +38,44 @@ pub(super) fn one_of_each(executions: &[ExecutionFact]) -> Option<Vec<u64>> {
     for (at, execution) in executions.iter().enumerate() {
         places.entry(execution.what).or_default().push(at);
     }
-    places.retain(|_, found| found.len() > MIN_STEPS);
+    let most = places.values().map(Vec::len).max().unwrap_or(0);
+    places.retain(|_, found| found.len() > MIN_STEPS.max(most / SELDOM));
     if places.len() > MANY {
         return None;
     }
-    let alike = |found: &&Vec<usize>| are_alike(executions, found);
+    let mut candidates: Vec<Candidate> = places
+        .values()
+        .filter_map(|found| candidate(executions, found))
+        .collect();
     // Of as many the first one of a turn.
-    let most = places.values().filter(alike);
-    let most = most.max_by_key(|found| (found.len(), Reverse(found[0])))?;
-    Some(most.iter().map(|at| executions[*at].at.0).collect())
+    candidates.sort_by_key(|one| (Reverse(one.found.len()), one.found[0]));
+    let mut candidates = candidates.into_iter();
+    let mut best = candidates.next()?;
+    // What has turns of its own, without the other, is another part of the program: an evaluation, or a policy that is asked before it learns.
+    for other in candidates {
+        let apart = !other.turn.contains(&best.turn[0]) && !best.turn.contains(&other.turn[0]);
+        if apart && other.ns > best.ns {
+            best = other;
+        }
+    }
+    Some(best.found.iter().map(|at| executions[*at].at.0).collect())
 }
 
 /// Whether nearly always the same is computed from one of these to the next.
-fn are_alike(executions: &[ExecutionFact], found: &[usize]) -> bool {
-    let turn = |pair: &[usize]| -> Option<Vec<u64>> {
+fn candidate<'e>(executions: &[ExecutionFact], found: &'e [usize]) -> Option<Candidate<'e>> {
+    let mut turns = HashMap::<Vec<u64>, (usize, u64)>::new();
+    for pair in found.windows(2) {
         let turn = &executions[pair[0]..pair[1]];
-        (turn.len() <= MOST).then(|| turn.iter().map(|execution| execution.what).collect())
-    };
-    let turns: Vec<Option<Vec<u64>>> = found.windows(2).map(turn).collect();
-    let mut counts = HashMap::<&[u64], usize>::new();
-    for turn in turns.iter().flatten() {
-        *counts.entry(turn).or_default() += 1;
+        if turn.len() <= MOST {
+            let whats = turn.iter().map(|execution| execution.what).collect();
+            let (count, ns) = turns.entry(whats).or_default();
+            *count += 1;
+            *ns += executions[pair[1]].at.since(turn[0].at);
+        }
     }
-    let most = counts.values().copied().max().unwrap_or(0);
-    most as f64 >= ALIKE * turns.len() as f64
+    let (turn, (count, ns)) = turns.into_iter().max_by_key(|(_, (count, _))| *count)?;
+    let alike = count as f64 >= ALIKE * (found.len() - 1) as f64;
+    alike.then_some(Candidate { found, turn, ns })
 }
 
 #[cfg(test)]
@@ -92,6 +118,26 @@ mod tests {
         let layers = [1, 2, 3, 4, 5].repeat(12);
         let around: Vec<u64> = (10..25).collect();
         assert_eq!(turns([layers, around].concat().repeat(30)), None);
+    }
+
+    #[test]
+    fn what_takes_longest_of_parts_of_a_program_is_its_step() {
+        // A policy is asked 128 times for 2 each, and learns 32 times for 20 each; an evaluation is longer in batches than in time.
+        let phases = |parts: [(u64, usize, u64); 2]| {
+            let (mut now, mut executions) = (0, Vec::new());
+            for _ in 0..8 {
+                for (what, times, each) in parts {
+                    for _ in 0..times {
+                        let at = KtimeNs(now);
+                        executions.push(ExecutionFact { at, tid: 1, what });
+                        now += each;
+                    }
+                }
+            }
+            one_of_each(&executions).map(|turns| turns.len())
+        };
+        assert_eq!(phases([(7, 128, 2), (8, 32, 20)]), Some(8 * 32));
+        assert_eq!(phases([(7, 50, 20), (8, 100, 3)]), Some(8 * 50));
     }
 
     #[test]

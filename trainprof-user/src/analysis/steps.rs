@@ -97,21 +97,21 @@ pub fn steps(facts: &Facts, cast: &Cast, scene: &Scene, walked: &Walked) -> Opti
     let mut steps = found.remove(first);
     let is_better = |passes: &Steps| {
         // Parts of a batch that are handed over one by one have a pass each, from wherever in the program.
-        let all = match passes.clock {
-            Clock::FrameworkCalls => passes.spans.len(),
-            _ => facts.passes(cast.step_tid).len(),
-        } as f64;
+        let all = facts.passes(cast.step_tid).len() as f64;
         let as_many = (steps.spans.len() as f64 - all).abs() <= SAME * all;
-        is_seldom_waited_for(facts, passes, &steps) && !as_many
-            || are_of_several_losses(facts, cast, &steps)
+        are_of_several_losses(facts, cast, &steps)
             || are_parts(facts, cast, passes, &steps)
             || !as_many
                 && (contradict(facts, passes, &steps)
                     || are_steps_each(facts, cast.step_tid, passes, &steps))
     };
-    let passes = found.iter_mut().find(|other| {
-        // Another framework may prepare what one learns from.
-        tells_of_work(other.clock) && !tells_of_work(steps.clock) && is_better(other)
+    // Another framework may prepare what PyTorch learns from, and workers hand over batches, whatever else is computed.
+    let learns_otherwise = !facts.passes(cast.step_tid).is_empty()
+        || matches!(steps.clock, Clock::BatchRequests | Clock::BatchHandOver);
+    let passes = found.iter_mut().find(|other| match other.clock {
+        Clock::BackwardPass => is_better(other),
+        Clock::FrameworkCalls => !learns_otherwise && counts_better(facts, other, &steps),
+        _ => false,
     });
     if let Some(passes) = passes {
         std::mem::swap(passes, &mut steps);
@@ -143,16 +143,14 @@ pub(super) fn by_passes(
     Some(steps)
 }
 
-/// Whether a clock counts what the framework does of each step, and not what is done for it.
-fn tells_of_work(clock: Clock) -> bool {
-    matches!(clock, Clock::BackwardPass | Clock::FrameworkCalls)
-}
-
-/// Whether these are waits for what the framework computes, which goes on meanwhile: a loop may ask for the loss of each tenth step.
-fn is_seldom_waited_for(facts: &Facts, executions: &Steps, steps: &Steps) -> bool {
-    executions.clock == Clock::FrameworkCalls
-        && matches!(steps.clock, Clock::OwnThread | Clock::GpuSync)
-        && are_all_through(facts, executions)
+/// Whether what a framework computes as a whole counts better than these steps. It goes on while a loop waits for none of it but each
+/// tenth loss.
+fn counts_better(facts: &Facts, executions: &Steps, steps: &Steps) -> bool {
+    let (all, count) = (executions.spans.len() as f64, steps.spans.len() as f64);
+    let as_many = (count - all).abs() <= SAME * all;
+    let waits = matches!(steps.clock, Clock::OwnThread | Clock::GpuSync);
+    let seldom = waits && all > count && are_all_through(facts, executions);
+    !as_many && (seldom || contradict(facts, executions, steps))
 }
 
 /// Whether backward passes, seen all through the watch, are neither as many as these steps, nor several to each (of several losses, or of
@@ -502,8 +500,7 @@ fn from_backward(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
 /// What the step thread has its framework compute once in each turn.
 fn from_executions(facts: &Facts, cast: &Cast, scene: &Scene) -> Option<Steps> {
     // Where they were too many to watch, those before that were seen.
-    let mut missing = facts.session.missing.iter();
-    if missing.any(|(what, _)| what == EXECUTIONS) {
+    if !facts.session.sees(EXECUTIONS) {
         return None;
     }
     let turns = one_of_each(facts.executions(cast.step_tid))?;

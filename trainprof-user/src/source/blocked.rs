@@ -42,7 +42,7 @@ pub(super) fn blocked_in(pid: u32, tid: u32) -> Option<Blocked> {
     let info = usize::try_from(nr)
         .ok()
         .and_then(|nr| arch::syscalls().get(nr).copied());
-    let object = info.and_then(|info| object(pid, &info, &arguments));
+    let object = info.and_then(|info| object(pid, tid, &info, &arguments));
     Some(Blocked {
         nr,
         object: object.unwrap_or_default(),
@@ -79,7 +79,7 @@ fn parse(line: &str) -> Option<Line> {
 }
 
 /// What a call waits for: as the probes tell it, but for the set of files that a file belongs to.
-fn object(pid: u32, info: &SyscallInfo, arguments: &[u64; ARGUMENTS]) -> Option<Object> {
+fn object(pid: u32, tid: u32, info: &SyscallInfo, arguments: &[u64; ARGUMENTS]) -> Option<Object> {
     let fd = match info.wait_on {
         on if on == WaitOn::Address as u8 => {
             return Some(Object {
@@ -87,19 +87,20 @@ fn object(pid: u32, info: &SyscallInfo, arguments: &[u64; ARGUMENTS]) -> Option<
                 ..Object::default()
             });
         }
-        on if on == WaitOn::PollSet as u8 => first_of(pid, arguments[0])?,
+        on if on == WaitOn::PollSet as u8 && arguments[1] == 0 => return None,
+        on if on == WaitOn::PollSet as u8 => first_of(pid, tid, arguments[0])?,
         _ if info.at_flags != NO_ARG || info.fd == NO_ARG => return None,
         on if on != WaitOn::Descriptor as u8 && info.op == 0 => return None,
         // A call looks at the lower half of the register.
         _ => *arguments.get(usize::from(info.fd))? as u32,
     };
-    described(&format!("/proc/{pid}/fd/{fd}"))
+    described(&format!("/proc/{pid}/task/{tid}/fd/{fd}"))
 }
 
 /// The first descriptor of the set that poll(2) was given.
-fn first_of(pid: u32, set: u64) -> Option<u32> {
+fn first_of(pid: u32, tid: u32, set: u64) -> Option<u32> {
     let mut fd = [0; 4];
-    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
+    let memory = File::open(format!("/proc/{pid}/task/{tid}/mem")).ok()?;
     memory.read_exact_at(&mut fd, set).ok()?;
     Some(u32::from_ne_bytes(fd))
 }

@@ -22,7 +22,7 @@ const PIECE: usize = (1 << 20) / ENTRY * ENTRY;
 const ENTRY: usize = size_of::<Sym64<LittleEndian>>();
 /// Most bytes of a name that are looked at.
 const LONGEST: u64 = 4096;
-/// Most names that are looked for in the table: one that has more is made to hold us up.
+/// Most names that begin so and are looked at: one that has more is made to hold us up.
 const MOST_NAMES: usize = 64;
 /// Largest table that is read, bytes. TensorFlow's names take 115 MB.
 const LARGEST: u64 = 1 << 30;
@@ -109,14 +109,15 @@ fn names<'w>(
         .collect();
     let overlap = begins.iter().map(Vec::len).max().unwrap_or(0);
     let finders: Vec<_> = begins.iter().map(memmem::Finder::new).collect();
-    let mut out = BTreeMap::new();
+    let (mut out, mut looked_at) = (BTreeMap::new(), 0);
     let mut piece = vec![0; PIECE];
     let mut at = table.start;
     while at < table.end {
         let read = read_at(file, &mut piece, at..table.end)?;
         for (finder, name) in finders.iter().zip(wanted) {
             for found in finder.find_iter(&piece[..read]) {
-                if out.len() >= MOST_NAMES {
+                looked_at += 1;
+                if looked_at > MOST_NAMES {
                     return Ok(out);
                 }
                 let begin = at + found as u64 + 1;

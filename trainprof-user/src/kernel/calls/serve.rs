@@ -208,7 +208,9 @@ impl Server<'_> {
                         Library::Runtime | Library::Driver => format!("{GPU_CALLS}: {file}"),
                         Library::Framework => BACKWARD_PASSES.to_owned(),
                         Library::Binding => UPDATES.to_owned(),
-                        Library::Graphs | Library::Xla | Library::Boosting => EXECUTIONS.to_owned(),
+                        Library::Graphs | Library::Xla | Library::Boosting => {
+                            format!("{EXECUTIONS}: {file}")
+                        }
                     };
                     return self.tell(&what, &error.to_string());
                 }

@@ -21,6 +21,9 @@ const LITTLE: f64 = 0.05;
 /// The driver's functions are made inside the runtime's when these are called so many times for each of their calls.
 const INSIDE: f64 = 0.5;
 
+/// No loop has more steps a second that are worth telling: each operation is then computed by itself. They are let go before all else.
+const MOST_EXECUTIONS: f64 = 1_000.0;
+
 /// How often a function is called.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
@@ -53,7 +56,11 @@ pub fn let_go(rates: &[Rate], processes: usize) -> Vec<usize> {
             .cmp(&worth(b, rates))
             .then(b.ns().total_cmp(&a.ns()))
     });
-    let mut out = Vec::new();
+    let mut out: Vec<usize> = (0..rates.len())
+        .filter(|at| rates[*at].kind == CallKind::Execute && rates[*at].calls > MOST_EXECUTIONS)
+        .collect();
+    sum -= out.iter().map(|at| rates[*at].ns()).sum::<f64>();
+    order.retain(|at| !out.contains(at));
     for at in order {
         let worth_more = matches!(rates[at].kind, CallKind::Allocate | CallKind::Free)
             && !is_inside(&rates[at], rates);
@@ -121,6 +128,19 @@ mod tests {
             rate(CallKind::Backward, false, 20.0),
         ];
         assert_eq!(let_go(&rates, 1), [1]);
+    }
+
+    #[test]
+    fn operations_that_are_computed_one_by_one_take_nothing_else_with_them() {
+        let rates = [
+            rate(CallKind::Synchronise, false, 1_000.0),
+            rate(CallKind::CopyAsync, false, 2_000.0),
+            rate(CallKind::Execute, false, 10_000.0),
+        ];
+        assert_eq!(let_go(&rates, 1), [2]);
+        // Also where they cost little; steps stay.
+        assert_eq!(let_go(&[rate(CallKind::Execute, false, 1_500.0)], 1), [0]);
+        assert!(let_go(&[rate(CallKind::Execute, false, 300.0)], 1).is_empty());
     }
 
     #[test]
