@@ -14,7 +14,8 @@ use crate::{
     demo, ebpf, on_host,
     outcome::{Outcome, Tally},
     scenarios::check,
-    setup, vm,
+    setup,
+    vm::{self, Extent},
 };
 
 /// How often what needs this host's kernel, and failed, is tried again: it measures time, on hosts that others share.
@@ -33,7 +34,7 @@ pub struct Args {
     /// Tests on this host's kernel
     #[arg(long)]
     root: bool,
-    /// The same tests on other kernels, in emulated machines
+    /// The same tests on other kernels, in emulated machines; named alone, all of them on each kernel
     #[arg(long)]
     vm: bool,
     /// Only tests whose name holds this
@@ -305,15 +306,22 @@ fn on_kernels(
         }
     }
     if in_vms && account.ready("tests in virtual machines", setup::for_vms) {
-        in_machines(account, built, filter);
+        // In a run of all tests what is alike on all kernels runs on one of them.
+        let extent = if on_host && filter.is_none() {
+            Extent::OnceWhereAlike
+        } else {
+            Extent::Everything
+        };
+        in_machines(account, built, filter, extent);
     }
 }
 
 /// The other kernels; what one of them took is what all took, as their machines run in turn.
-fn in_machines(account: &mut Account, built: &Built, filter: Option<&str>) {
+fn in_machines(account: &mut Account, built: &Built, filter: Option<&str>, extent: Extent) {
     println!("\n== virtual machines");
     let begun = Instant::now();
-    let ran = on_host::build_workloads().and_then(|()| vm::test(&setup::KERNELS, built, filter));
+    let ran =
+        on_host::build_workloads().and_then(|()| vm::test(&setup::KERNELS, built, filter, extent));
     match ran {
         Ok(kernels) => {
             for (series, outcome) in kernels {

@@ -36,6 +36,30 @@ const MACHINES: [&[&str]; 3] = [
     &[],
 ];
 
+/// Test binaries about what is the same on all kernels: command lines, signals, files that cannot be written, the GPU driver's words,
+/// what /proc says of memory, PyTorch's ways to start workers. In a run of all tests they run on the first of several kernels only:
+/// emulated, they take as long as all others together.
+const ONCE: &[&str] = &[
+    "bad_input",
+    "contract",
+    "gpu_driver",
+    "lifecycle",
+    "memory",
+    "python",
+    "recording",
+    "surroundings",
+    "terminal",
+];
+
+/// How much runs in the machines.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All tests on each kernel.
+    Everything,
+    /// Without [`ONCE`] on all kernels but the first.
+    OnceWhereAlike,
+}
+
 /// How often what failed is tried again: an emulated processor's time is even less its own than a shared host's.
 const MORE_TRIES: u32 = 3;
 
@@ -54,6 +78,10 @@ struct Kernel<'a> {
     dir: PathBuf,
     release: String,
     packages: PathBuf,
+    /// What its machines run; none is empty.
+    lists: Vec<Vec<Task>>,
+    /// All tests run on it.
+    whole: bool,
 }
 
 impl Kernel<'_> {
@@ -153,23 +181,17 @@ pub fn test<'a>(
     serieses: &[&'a str],
     built: &Built,
     filter: Option<&str>,
+    extent: Extent,
 ) -> Result<Vec<(&'a str, Outcome)>> {
     let known = |name: &&str| built.test_binaries.iter().any(|b| name_of(b) == **name);
-    if let Some(name) = MACHINES.iter().copied().flatten().find(|name| !known(name)) {
-        bail!("xtask/src/vm.rs gives a machine {name}, which is no test binary");
+    let mut named = MACHINES.iter().copied().flatten().chain(ONCE);
+    if let Some(name) = named.find(|name| !known(name)) {
+        bail!("xtask/src/vm.rs names {name}, which is no test binary");
     }
-    let lists: Vec<Vec<Task>> = (0..MACHINES.len())
-        .map(|n| {
-            let mine = built.test_binaries.iter().filter(|b| machine_of(b) == n);
-            let whole = |binary: &PathBuf| {
-                Task::Whole(name_of(binary), filter.unwrap_or_default().to_owned())
-            };
-            mine.map(whole).collect()
-        })
-        .collect();
     let packages = packages::disk(&root().join("target/vm"))?;
     let mut kernels = Vec::new();
-    for series in serieses {
+    for (n, series) in serieses.iter().enumerate() {
+        let whole = n == 0 || extent == Extent::Everything;
         let dir = kernel_dir(series);
         let release = kernel_release(&dir)?.to_string_lossy().into_owned();
         let kernel = Kernel {
@@ -177,11 +199,13 @@ pub fn test<'a>(
             dir,
             release,
             packages: packages.clone(),
+            lists: lists(&built.test_binaries, filter, whole),
+            whole,
         };
-        kernel.pack(built, &lists)?;
+        kernel.pack(built, &kernel.lists)?;
         kernels.push((kernel, Ran::default()));
     }
-    for (kernel, console) in side_by_side(&kernels, &lists) {
+    for (kernel, console) in side_by_side(&kernels) {
         kernels[kernel].1.add(console);
     }
     let mut outcomes = Vec::new();
@@ -189,7 +213,7 @@ pub fn test<'a>(
         if let Err(error) = kernel.again(built, &mut ran.outcome) {
             ran.broke(&error);
         }
-        let whole = filter.is_none() && ran.broken == 0;
+        let whole = kernel.whole && filter.is_none() && ran.broken == 0;
         println!(
             "[{}] {} tests left themselves out",
             kernel.series,
@@ -203,27 +227,61 @@ pub fn test<'a>(
     Ok(outcomes)
 }
 
-/// Runs each list on each kernel; tells the kernel's place and what its machine said.
-fn side_by_side(
-    kernels: &[(Kernel<'_>, Ran)],
-    lists: &[Vec<Task>],
-) -> Vec<(usize, Result<Console>)> {
+/// What the machines of a kernel run.
+fn lists(binaries: &[PathBuf], filter: Option<&str>, whole: bool) -> Vec<Vec<Task>> {
+    let runs = |binary: &&PathBuf| whole || !ONCE.contains(&name_of(binary).as_str());
+    let task =
+        |binary: &PathBuf| Task::Whole(name_of(binary), filter.unwrap_or_default().to_owned());
+    let list = |machine: usize| -> Vec<Task> {
+        let mine = binaries
+            .iter()
+            .filter(runs)
+            .filter(|binary| machine_of(binary) == machine);
+        mine.map(task).collect()
+    };
+    let lists = (0..MACHINES.len()).map(list);
+    lists.filter(|list| !list.is_empty()).collect()
+}
+
+/// Runs each list of each kernel; tells the kernel's place and what its machine said.
+fn side_by_side(kernels: &[(Kernel<'_>, Ran)]) -> Vec<(usize, Result<Console>)> {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
-    let wanted = (0..lists.len()).flat_map(|list| (0..kernels.len()).map(move |k| (k, list)));
-    lanes::work(cpus, wanted, |(k, list)| {
+    let mut wanted: Vec<(usize, usize)> = kernels
+        .iter()
+        .enumerate()
+        .flat_map(|(k, (kernel, _))| (0..kernel.lists.len()).map(move |list| (list, k)))
+        .collect();
+    wanted.sort_unstable();
+    lanes::work(cpus, wanted, |(list, k)| {
+        let kernel = &kernels[k].0;
         let name = list.to_string();
-        (k, kernels[k].0.run(list, &name, lists[list].len()))
+        (k, kernel.run(list, &name, kernel.lists[list].len()))
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{MACHINES, machine_of};
-    use std::path::Path;
+    use super::{MACHINES, lists, machine_of};
+    use std::path::{Path, PathBuf};
 
     #[test]
     fn each_test_binary_has_one_machine() {
         assert_eq!(machine_of(Path::new("/t/deps/memory-0a")), 0);
         assert_eq!(machine_of(Path::new("/t/deps/new-0a")), MACHINES.len() - 1);
+    }
+
+    #[test]
+    fn what_is_alike_on_all_kernels_runs_where_everything_does() {
+        let binaries = ["files", "python", "memory", "waits"].map(|name| format!("/t/{name}-0a"));
+        let binaries = binaries.map(PathBuf::from);
+        let count = |whole| {
+            lists(&binaries, None, whole)
+                .iter()
+                .map(Vec::len)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(count(true), [2, 1, 1]);
+        // A machine with nothing to run is not started.
+        assert_eq!(count(false), [1, 1]);
     }
 }

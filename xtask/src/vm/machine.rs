@@ -31,7 +31,7 @@ pub struct Machine<'a> {
     pub disk: PathBuf,
     /// A disk that it only reads (`packages`).
     pub packages: &'a Path,
-    /// Where all that it writes is kept.
+    /// Where all that it writes is kept, each line with the seconds since it was started.
     pub log: PathBuf,
     /// Which of the lists in the initramfs it runs.
     pub list: usize,
@@ -64,7 +64,8 @@ fn follow(qemu: &mut Qemu, name: &str, log: &Path) -> Result<Console> {
             }
         }
     });
-    let deadline = Instant::now() + LIMIT;
+    let begun = Instant::now();
+    let deadline = begun + LIMIT;
     let mut console = Console::default();
     let mut last = Vec::new();
     loop {
@@ -79,7 +80,7 @@ fn follow(qemu: &mut Qemu, name: &str, log: &Path) -> Result<Console> {
                 )
             }
         };
-        writeln!(log, "{line}")?;
+        writeln!(log, "{:6.1} {line}", begun.elapsed().as_secs_f64())?;
         if console.read(&line) {
             println!("[{name}] {line}");
         }
@@ -108,11 +109,12 @@ impl Qemu {
         // Emulation on purpose: hardware virtualisation is absent or broken inside many virtual machines.
         // One thread for both CPUs: with a thread for each, QEMU may run an instruction that the guest's kernel
         // has patched away (switching a static key, as BPF statistics do), and the guest dies of it.
+        // Without string instructions that are said to be fast: emulated they go byte by byte, and the guest clears its pages with them.
         qemu.args([
             "-accel",
             "tcg,thread=single",
             "-cpu",
-            "max",
+            "max,-erms,-fsrm",
             "-smp",
             "2",
             "-m",
