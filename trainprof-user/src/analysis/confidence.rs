@@ -89,7 +89,11 @@ pub fn confidence(session: &Session, trainer: &Trainer, claim: &Claim) -> Confid
             Doubt::Guessed,
             match claim.kind {
                 Kind::InputCpu if trainer.own_batches_guessed => GUESSED,
-                Kind::HostCompute if !trainer.beside_model.is_empty() && !trainer.garbage => {
+                Kind::HostCompute
+                    if !trainer.beside_model.is_empty()
+                        && !trainer.garbage
+                        && !trainer.describes =>
+                {
                     GUESSED
                 }
                 _ => 1.0,

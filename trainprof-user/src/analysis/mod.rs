@@ -301,6 +301,7 @@ fn trainer(
         taking_in: scene.taking_in().to_vec(),
         beside_model: scene.beside_model().to_vec(),
         garbage: mostly_collects(facts, cast.step_tid, scene.beside_model()),
+        describes: scene.describes(),
         kinds_of_leaf,
         shares,
         epochs: facts

@@ -11,7 +11,7 @@ mod saving;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::marks::is_own;
-use self::marks::{Doing, Mark, is_wrapper, mark, marks_of, package, sources, tell};
+use self::marks::{Doing, Mark, describes, is_wrapper, mark, marks_of, package, sources, tell};
 use super::{
     facts::{Facts, is_on_purpose},
     spans::{overlap, union},
@@ -180,14 +180,38 @@ impl<'a> Python<'a> {
         self.stretches(&self.running(pid), least, &[], is_input)
     }
 
-    /// The same in which records were kept, or files written of the kind that loaders read, for no batch and no model.
+    /// The same in which records were kept, the running program was described, or files were written of the kind that loaders read, for no
+    /// batch and no model.
     pub fn recording(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
-        let records = |stack: u32| {
-            let marks = self.marks.get(&stack);
-            self.doing.get(&stack) == Some(&Doing::Other)
-                && marks.is_some_and(|marks| marks.contains(&Mark::Recorder))
+        let records = |stack| {
+            self.shows(stack, |marks| {
+                marks.contains(&Mark::Recorder) || describes(marks)
+            })
         };
         self.stretches(&self.running(pid), least, &[], records)
+    }
+
+    /// The same in which the running program was described alone.
+    pub fn describing(&self, pid: u32, least: f64) -> Vec<(u64, u64)> {
+        let describes = |stack| self.shows(stack, describes);
+        self.stretches(&self.running(pid), least, &[], describes)
+    }
+
+    /// Whether a stack that is there for no batch and no model shows something.
+    fn shows(&self, stack: u32, what: impl Fn(&[Mark]) -> bool) -> bool {
+        self.doing.get(&stack) == Some(&Doing::Other)
+            && self.marks.get(&stack).is_some_and(|marks| what(marks))
+    }
+
+    /// Whether at least `part` (0–1) of a process's samples on a CPU inside these stretches show that it describes itself.
+    pub fn describes(&self, pid: u32, within: &[(u64, u64)], part: f64) -> bool {
+        let samples = self.running(pid).into_iter();
+        let inside: Vec<u32> = samples
+            .filter(|(at, _)| overlap(within, *at, at + 1) > 0)
+            .map(|(_, stack)| stack)
+            .collect();
+        let describing = inside.iter().filter(|stack| self.shows(**stack, describes));
+        inside.len() >= MIN_PLACED && describing.count() as f64 >= part * inside.len() as f64
     }
 
     /// How far off (95 % confidence) a share (0–1) of a process's time on a CPU may be that as many samples tell as there are.

@@ -20,7 +20,7 @@ const AROUND_NS: u64 = 10_000_000;
 /// Fewer samples than this say nothing about a stretch.
 const MIN_SAMPLES: usize = 25;
 
-/// Shares (0–1) of time on the CPU; but for `interpreter` they sum to 1.
+/// Shares (0–1) of time on the CPU; but for `interpreter` and `removing` they sum to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Split {
     /// User code that is none of the below.
@@ -39,6 +39,9 @@ pub struct Split {
     pub memory_calls: f64,
     /// The kernel, in open, stat, close, getdents and the like.
     pub file_meta: f64,
+    /// The kernel, in removing what has a path, by a thread that uses no files: the pages of shared memory are given back. Part of
+    /// `memory_calls` then, and else of `file_meta`.
+    pub removing: f64,
     /// The kernel, in read and the like.
     pub read: f64,
     /// The kernel, in write, fsync, rename and the like.
@@ -57,6 +60,20 @@ impl Split {
     /// Taking memory and giving it back.
     pub fn churn(&self) -> f64 {
         self.allocator + self.fault + self.memory_calls
+    }
+
+    /// Has a thread that uses no files remove shared memory.
+    fn of_thread(mut self, thread: Option<&Thread>) -> Self {
+        let uses_files = |thread: &Thread| {
+            let activity = &thread.activity;
+            activity.file_meta_calls > 0 || activity.file_write_bytes > 0
+        };
+        if thread.is_none_or(uses_files) {
+            self.removing = 0.0;
+        }
+        self.file_meta -= self.removing;
+        self.memory_calls += self.removing;
+        self
     }
 
     /// Takes this part (0–1) of the running as page faults that samples show as the code that faulted.
@@ -94,14 +111,14 @@ pub fn split(facts: &Facts, tid: u32, windows: &[(u64, u64)]) -> Split {
     }
     let thread = || facts.session.thread(tid).into_iter();
     if inside.len() >= MIN_SAMPLES {
-        let mut split = count(facts, inside.iter().copied());
+        let mut split = count(facts, inside.iter().copied()).of_thread(thread().next());
         if split.fault > 0.0 && facts.session.memory.edge_ns > 0.0 {
             let whole = count(facts, all.iter()).fault;
             split.add_edges(edges(facts.session, thread()) * split.fault / whole);
         }
         split
     } else if all.len() >= MIN_SAMPLES {
-        let mut split = count(facts, all.iter());
+        let mut split = count(facts, all.iter()).of_thread(thread().next());
         split.add_edges(edges(facts.session, thread()));
         split
     } else {
@@ -172,6 +189,9 @@ pub fn split_of<'a>(session: &Session, samples: impl Iterator<Item = &'a SampleF
         if class == PlaceClass::Python && sample.nr != NR_FAULT {
             split.interpreter += 1.0;
         }
+        if class == PlaceClass::Kernel && removes(sample.nr) {
+            split.removing += 1.0;
+        }
         let share = match (class, sample.nr) {
             (PlaceClass::Kernel, NR_FAULT) => &mut split.fault,
             // The driver's own work: taking memory of the GPU, say.
@@ -213,6 +233,7 @@ pub fn split_of<'a>(session: &Session, samples: impl Iterator<Item = &'a SampleF
         &mut split.fault,
         &mut split.memory_calls,
         &mut split.file_meta,
+        &mut split.removing,
         &mut split.read,
         &mut split.write,
         &mut split.socket,
@@ -246,6 +267,11 @@ pub enum Call {
 /// Whether a call waits for nothing but locks on files (fcntl_locking(2), flock(2)).
 pub fn locks_files(nr: i16) -> bool {
     nr > NR_PREEMPTED && matches!(arch::syscall_name(nr), Some("fcntl" | "flock"))
+}
+
+/// Whether a call takes away a name: the last one of some shared memory gives that back.
+fn removes(nr: i16) -> bool {
+    nr >= 0 && matches!(arch::syscall_name(nr), Some("unlink" | "unlinkat"))
 }
 
 /// What system calls are for, by their names.

@@ -67,6 +67,8 @@ pub struct Trainer {
     pub beside_model: Vec<(u64, u64)>,
     /// That is mostly the collecting of Python's garbage.
     pub garbage: bool,
+    /// That is mostly for who looks for a mistake, or for what takes long: the program describes itself.
+    pub describes: bool,
 }
 
 impl Trainer {

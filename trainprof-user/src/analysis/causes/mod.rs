@@ -54,6 +54,8 @@ const TAKES: f64 = 0.15;
 const BESIDE: f64 = 0.15;
 /// The same where nothing but that it runs Python code of its own tells of such work: a model may have a little of that.
 const INTERPRETS: f64 = 0.3;
+/// So much (0–1) of what a trainer does beside its model is most of it.
+const MOSTLY: f64 = 0.5;
 /// What stacks of its code show of that is more than what its calls show from so many times as much on.
 const MORE: f64 = 1.5;
 
@@ -123,6 +125,8 @@ pub struct Scene<'a> {
     taking_in: Vec<(u64, u64)>,
     /// Stretches in which a step thread without a GPU did other work than its model's and its input's.
     beside_model: Vec<(u64, u64)>,
+    /// That is mostly for who looks for a mistake, or for what takes long: the program describes itself.
+    describes: bool,
     /// The same with the waits in it, where stacks show that.
     waits_beside: Vec<(u64, u64)>,
     helpers: Helpers,
@@ -204,6 +208,9 @@ impl<'a> Scene<'a> {
             apart
                 .running
                 .extend(collecting(facts, cast.step_tid, BESIDE));
+            apart
+                .running
+                .extend(Python::new(facts).describing(cast.step_tid, BESIDE));
             let told = union([&*taking_in, &worker_starts, &checkpoints.own].concat());
             waits_beside = without(&apart.with_waits, &told);
             without(&union(apart.running), &told)
@@ -229,6 +236,7 @@ impl<'a> Scene<'a> {
             team: team(facts, cast),
             worker_starts,
             taking_in,
+            describes: Python::new(facts).describes(cast.step_tid, &beside_model, MOSTLY),
             beside_model,
             waits_beside,
             own_batches,
@@ -280,6 +288,11 @@ impl<'a> Scene<'a> {
     /// Stretches in which the step thread, having producers, took a batch in.
     pub fn taking_in(&self) -> &[(u64, u64)] {
         &self.taking_in
+    }
+
+    /// Whether what it did beside its model was mostly to describe itself.
+    pub fn describes(&self) -> bool {
+        self.describes
     }
 
     /// Stretches in which it did other work than its model's and its input's.

@@ -281,6 +281,9 @@ impl Scene<'_> {
             let thread = self.facts.session.thread(tid);
             if thread.is_some_and(|thread| thread.activity.writes_state()) {
                 out.push((Kind::Checkpoint, detail, left * split.file_meta));
+            } else if own && self.describes {
+                // Sources, for lines of stacks.
+                out.push((Kind::HostCompute, detail, left * split.file_meta));
             } else if own && self.cast.producers.is_empty() && split.file_meta >= LOOKS {
                 // It reads none of the files that it looks at. One with workers opens what they hand over in shared memory.
                 let fileset = self.files.main_of_thread(tid);

@@ -104,6 +104,23 @@ const RECORDERS: [&str; 14] = [
     "-packages/matplotlib/",
 ];
 
+/// The same of those that describe the running program to who looks for a mistake, or for what takes long: stacks, sources, warnings.
+const DESCRIBERS: [&str; 13] = [
+    "/torch/fx/traceback.py",
+    "/torch/utils/_traceback.py",
+    "/torch/autograd/profiler.py",
+    "/torch/autograd/anomaly_mode.py",
+    "/torch/profiler/",
+    "/traceback.py",
+    "/linecache.py",
+    "/tracemalloc.py",
+    "/inspect.py",
+    "/warnings.py",
+    "/bdb.py",
+    "/pdb.py",
+    "/cProfile.py",
+];
+
 /// Functions of [`LOADERS`] that write what they are given: a trainer that keeps pictures of what its model makes, say, makes no batch
 /// with them. In a loader's own functions, which are outside of them, they are a part of that.
 const WRITERS: [&str; 21] = [
@@ -150,6 +167,8 @@ pub(super) enum Mark {
     Framework,
     /// Keeps records of the run, or writes files of the kind that loaders read.
     Recorder,
+    /// Describes the running program.
+    Describer,
     /// Starts processes.
     Starter,
     /// Code of the job's own that a loop draws items from.
@@ -163,6 +182,10 @@ pub(super) fn mark(function: &PyFunctionFact) -> Mark {
     let file = function.file.as_str();
     if RECORDERS.iter().any(|part| file.contains(part)) {
         return Mark::Recorder;
+    }
+    // A file of the job's own may have any name.
+    if !is_own(file) && DESCRIBERS.iter().any(|part| file.contains(part)) {
+        return Mark::Describer;
     }
     let name = function.name.rsplit('.').next().unwrap_or("");
     if LOADERS.iter().any(|part| file.contains(part)) {
@@ -285,15 +308,23 @@ pub(super) fn sources(facts: &Facts, stacks: &BTreeMap<u32, Vec<Mark>>) -> BTree
     out
 }
 
+/// Whether functions, the innermost first, end in what describes the running program: what it only runs, as `python -m cProfile` does, is
+/// not its own work.
+pub(super) fn describes(marks: &[Mark]) -> bool {
+    marks.iter().find(|mark| **mark != Mark::Other) == Some(&Mark::Describer)
+}
+
 /// What a stack, the innermost function first, is there for: the outermost function that tells decides.
 pub(super) fn tell(marks: &[Mark], functions: &[u32], sources: &BTreeSet<u32>) -> Doing {
     for (depth, (mark, function)) in marks.iter().zip(functions).enumerate().rev() {
         let input = match mark {
             Mark::Loader => true,
+            // What a model is made to tell of itself is no model.
+            Mark::Framework if describes(&marks[..depth]) => return Doing::Other,
             Mark::Framework => return Doing::Model,
             Mark::Recorder => return Doing::Other,
             Mark::Source | Mark::Own => sources.contains(function),
-            Mark::Starter | Mark::Other => false,
+            Mark::Describer | Mark::Starter | Mark::Other => false,
         };
         if input {
             let starts = marks[..depth].contains(&Mark::Starter);

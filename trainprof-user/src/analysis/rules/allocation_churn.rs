@@ -35,6 +35,8 @@ const LARGEST_THRESHOLD: u64 = 32 << 20;
 
 /// The C library adjusts its thresholds to the blocks that are freed until any of them is set (mallopt(3)): from then on it maps each
 /// block from 128 KiB on, unless that threshold is set as well.
+/// What is taken and given back is shared memory, where removing it takes more than this part (0–1) of the kernel's work on memory.
+const REMOVED: f64 = 0.2;
 const KEEP_HEAP: &str = "reuse buffers, or keep freed memory in the process: all three of MALLOC_MMAP_THRESHOLD_=33554432, MALLOC_TRIM_THRESHOLD_=1073741824 and MALLOC_TOP_PAD_=268435456 (one alone makes it worse), or jemalloc";
 const KEEP_MAPPED: &str = "reuse buffers, or keep freed memory in the process: both MALLOC_MMAP_THRESHOLD_=33554432 and MALLOC_TRIM_THRESHOLD_=1073741824, or jemalloc";
 
@@ -182,7 +184,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             format!("; {} of it in {}", words::percent(place.share), place.name())
         });
         let summary = format!(
-            "{} in {}: {} of its CPU time in page faults, {} in mmap and munmap, {} in the allocator{mostly}{said}",
+            "{} in {}: {} of its CPU time in page faults, {} in {}, {} in the allocator{mostly}{said}",
             if doer.is_some_and(|tid| look.trainer.cast.producers.contains(&tid)) {
                 "the producers' time goes"
             } else {
@@ -191,6 +193,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             if mapped { "taking memory from the kernel and giving it back" } else { "allocating and freeing" },
             words::percent(split.fault),
             words::percent(split.memory_calls),
+            if split.removing > 0.0 { "mmap, munmap and removing shared memory" } else { "mmap and munmap" },
             words::percent(split.allocator),
         );
         let advice = if mapped && is_kept(look.session, doer) {
@@ -258,6 +261,9 @@ fn advice(
     small: Option<bool>,
 ) -> &'static str {
     let faults = split.fault + split.memory_calls;
+    if split.removing > REMOVED * faults {
+        return "keep segments of shared memory and use them again (a ring of them, made once) instead of a new one for each batch";
+    }
     let given_back = (calls.maps + calls.brks) as f64 / duration >= MANY_CALLS;
     if pinned_per_s >= 1.0 {
         "keep pinned buffers and use them again (a pool, or the loader's pin_memory with few workers) instead of allocating them for each batch"
@@ -298,6 +304,10 @@ mod tests {
             ..calls(900, 0)
         };
         let none = None;
+        let removing = Split {
+            removing: 0.2,
+            ..split(0.2, 0.3, 0.1)
+        };
         for (split, calls, pinned, small, word) in [
             (split(0.4, 0.1, 0.1), large, 0.0, none, "32 MiB"),
             (
@@ -319,6 +329,7 @@ mod tests {
             (split(0.4, 0.1, 0.1), calls(9, 900), 0.0, none, "TOP_PAD"),
             (split(0.5, 0.01, 0.1), calls(9, 0), 0.0, none, "huge pages"),
             (split(0.4, 0.1, 0.1), calls(900, 0), 9.0, none, "pinned"),
+            (removing, calls(900, 0), 0.0, none, "segments of shared memory"),
         ] {
             let said = advice(&split, &calls, pinned, 10.0, small);
             assert!(said.contains(word), "{word}: {said}");

@@ -35,6 +35,12 @@ pub(super) fn rule(look: &Look) -> Answer {
             if let Some(told) = garbage(look, evidence) {
                 return told;
             }
+            if look.trainer.describes {
+                return (
+                    format!("the trainer describes itself: stacks, sources or warnings for who looks for a mistake{most}"),
+                    "turn off what asks for that when no mistake is looked for: anomaly detection (torch.autograd.set_detect_anomaly, detect_anomaly), a profiler with stacks, a debugger, warnings in the loop".to_owned(),
+                );
+            }
             return (
                 format!("the trainer does other work than its model's and its input's{most}"),
                 "if that is a metric or a log, do it less often, on a part of the data, or in another process; if the model needs it (a loss), let the framework compute it".to_owned(),

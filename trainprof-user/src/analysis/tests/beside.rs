@@ -5,7 +5,7 @@ use trainprof_common::op::{Class, Op};
 use super::{
     python::{MODULE, SCRIPT, alone, times},
     stories::{TRAINER, close, job, share, stall, sums_up, trainer},
-    tale::{By, FUTEX, On, SLEEP},
+    tale::{By, FUTEX, On, SLEEP, Tale},
 };
 use crate::{
     analysis::{Kind, Trainer, analyse},
@@ -66,6 +66,71 @@ fn a_class_that_the_framework_calls_is_part_of_the_model() {
     close(share(&model, Kind::Compute), 1.0, "the same class");
     let beside = with("Other.backward");
     close(share(&beside, Kind::InputCpu), 0.6, "another one");
+}
+
+#[test]
+fn what_a_model_is_made_to_tell_of_itself_is_no_model() {
+    const STAT: i16 = 4;
+    // Of 100 ms, 60 in which the model's code is followed by stacks and their sources, a third of it in calls that look files up.
+    let told = |mut tale: Tale, describing: &[u32], computing: &[u32]| {
+        tale.function(
+            5,
+            "/usr/lib/python3.11/traceback.py",
+            "StackSummary.extract",
+        )
+        .function(6, "/usr/lib/python3.11/linecache.py", "checkcache")
+        .function(7, "/usr/lib/python3.11/cProfile.py", "runctx")
+        .library(TRAINER, "torch")
+        .place(1, "python3.11", PlaceClass::Python)
+        .place(2, "libtorch_cpu.so", PlaceClass::Other)
+        .place(3, "[kernel]", PlaceClass::Kernel)
+        .stack(1, describing, TRAINER, times(0, 3))
+        .stack(2, computing, TRAINER, times(3, 2));
+        for (n, when) in times(0, 3).enumerate() {
+            match n % 3 {
+                0 => tale.sample_in(TRAINER, when + 1.0, 3, STAT),
+                _ => tale.sample(TRAINER, when + 1.0, 1),
+            };
+        }
+        for when in times(3, 2) {
+            tale.sample(TRAINER, when + 1.0, 2);
+        }
+        tale
+    };
+    let alone = || alone("Cell.forward", false);
+    let tale = told(alone(), &[6, 5, 4, 3, 1], &[3, 1]);
+    let describing = trainer(&tale, 8000.0);
+    sums_up(&describing);
+    close(share(&describing, Kind::HostCompute), 0.6, "beside it");
+    close(share(&describing, Kind::SmallFiles), 0.0, "sources");
+    let analysis = analyse(&tale.session(8000.0));
+    let verdict = analysis.verdict.expect("a verdict");
+    assert_eq!(verdict.bottleneck, "host-compute");
+    assert!(verdict.confidence > 0.8, "{}", verdict.confidence);
+    let found = analysis.findings.iter().find(|f| f.kind == "host-compute");
+    let advice = &found.expect("host-compute").advice;
+    assert!(advice.contains("anomaly detection"), "{advice}");
+    // A whole program that a profiler of Python runs is not the profiler's work.
+    let run = trainer(&told(alone(), &[4, 3, 1, 7], &[3, 1, 7]), 8000.0);
+    close(share(&run, Kind::HostCompute), 0.0, "run by cProfile");
+    // Nor does a file of the job's own become that by its name.
+    let mut named = alone();
+    named.function(8, "/home/me/job/traceback.py", "mask");
+    let own = trainer(&told(named, &[8, 3, 1], &[3, 1]), 8000.0);
+    close(share(&own, Kind::HostCompute), 0.0, "of the same name");
+    // With a worker that is always ahead, too.
+    let mut tale = job(1);
+    tale.function(1, SCRIPT, "<module>")
+        .function(3, MODULE, "Module._call_impl")
+        .function(4, SCRIPT, "Cell.forward");
+    let mut tale = told(tale, &[6, 5, 4, 3, 1], &[3, 1]);
+    for step in 0..80 {
+        let begin = f64::from(step) * 100.0;
+        stall(&mut tale, begin, begin + 0.5, 201);
+        tale.touch(TRAINER, begin + 0.6, Op::Write, Class::Pipe, 78, 60);
+    }
+    let beside = trainer(&tale, 8000.0);
+    close(share(&beside, Kind::HostCompute), 0.6, "with a worker");
 }
 
 #[test]
