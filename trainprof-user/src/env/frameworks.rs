@@ -178,7 +178,7 @@ const TORCH_FILES: &[&str] = &[
 const FOR_TRAINING: [&str; 3] = ["torch", "tensorflow", "jaxlib"];
 
 /// The libraries that matter to a diagnosis. One row adds one.
-const RULES: [Rule; 24] = [
+const RULES: [Rule; 26] = [
     Rule {
         // Distributions put the libraries elsewhere and leave the package's own modules here.
         package: Some("torch"),
@@ -203,6 +203,8 @@ const RULES: [Rule; 24] = [
     packaged("jaxlib", "jaxlib", &["jaxlib"]),
     packaged("xgboost", "xgboost", &["xgboost", "xgboost_cpu"]),
     packaged("lightgbm", "lightgbm", &["lightgbm"]),
+    packaged("catboost", "catboost", &["catboost"]),
+    packaged("paddle", "paddle", &["paddlepaddle", "paddlepaddle_gpu"]),
     packaged("numpy", "numpy", &["numpy"]),
     packaged("opencv", "cv2", &["opencv_*"]),
     packaged("pillow", "PIL", &["pillow", "pillow_simd"]),

@@ -329,7 +329,13 @@ mod tests {
             (split(0.4, 0.1, 0.1), calls(9, 900), 0.0, none, "TOP_PAD"),
             (split(0.5, 0.01, 0.1), calls(9, 0), 0.0, none, "huge pages"),
             (split(0.4, 0.1, 0.1), calls(900, 0), 9.0, none, "pinned"),
-            (removing, calls(900, 0), 0.0, none, "segments of shared memory"),
+            (
+                removing,
+                calls(900, 0),
+                0.0,
+                none,
+                "segments of shared memory",
+            ),
         ] {
             let said = advice(&split, &calls, pinned, 10.0, small);
             assert!(said.contains(word), "{word}: {said}");

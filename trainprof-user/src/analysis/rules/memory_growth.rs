@@ -117,7 +117,10 @@ fn with_graphs(session: &Session, pid: u32) -> &'static str {
     let process = session.processes.get(&pid);
     let frameworks = process.and_then(|process| process.seen.frameworks.as_ref());
     let has = |name: &str| frameworks.is_some_and(|loaded| loaded.has(name));
-    if (has("xgboost") || has("lightgbm")) && !has("torch") {
+    let boosts = ["xgboost", "lightgbm", "catboost"]
+        .iter()
+        .any(|name| has(name));
+    if boosts && !has("torch") {
         "trees that are added (a set of them grows as it learns), "
     } else {
         "losses or outputs held with their graph (use .item() or .detach()), "

@@ -1,5 +1,7 @@
 //! Stories of programs that ask for memory too often.
 
+use trainprof_common::op::{Class, Op};
+
 use super::{
     stories::{TRAINER, job},
     tale::{Tale, at},
@@ -55,6 +57,60 @@ fn small_blocks_of(mut tale: Tale, windows: bool) -> Session {
         }
     }
     session
+}
+
+#[test]
+fn shared_memory_that_is_removed_is_memory_given_back() {
+    const MUNMAP: i16 = 11;
+    const UNLINK: i16 = 87;
+    // Of twenty samples three are in munmap and three remove something; files of its own are kept, or used as well.
+    let found = |files: u64| {
+        let mut tale = job(0);
+        tale.place(1, "libtorch_cpu.so", PlaceClass::Other).place(
+            2,
+            "[kernel]",
+            PlaceClass::Kernel,
+        );
+        for n in 0..600 {
+            let when = 10.0 + f64::from(n) * 20.0;
+            match n % 20 {
+                0..3 => tale.sample_in(TRAINER, when, 2, MUNMAP),
+                3..6 => tale.sample_in(TRAINER, when, 2, UNLINK),
+                _ => tale.sample(TRAINER, when, 1),
+            };
+        }
+        tale.ops(TRAINER, 5.0, Op::Open, Class::File, 5, files, 0, 1.0);
+        let analysis = analyse(&tale.session(12_000.0));
+        let found = analysis.findings.into_iter();
+        found
+            .filter(|found| found.kind == "allocation-churn")
+            .next()
+    };
+    let removed = found(0).expect("churn");
+    assert!(
+        (removed.share.unwrap_or(0.0) - 0.3).abs() < 0.02,
+        "{removed:?}"
+    );
+    assert!(
+        removed.advice.contains("shared memory"),
+        "{}",
+        removed.advice
+    );
+    assert!(
+        removed.summary.contains("shared memory"),
+        "{}",
+        removed.summary
+    );
+    let beside_files = found(9).expect("churn");
+    assert!(
+        (beside_files.share.unwrap_or(0.0) - 0.15).abs() < 0.02,
+        "{beside_files:?}"
+    );
+    assert!(
+        !beside_files.advice.contains("shared memory"),
+        "{}",
+        beside_files.advice
+    );
 }
 
 fn window(number: u32, from: u64) -> AllocWindowFact {
