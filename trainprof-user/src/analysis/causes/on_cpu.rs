@@ -32,6 +32,9 @@ const LOOKS: f64 = 0.1;
 const FETCHED: f64 = 0.02;
 const WAITED: f64 = 0.05;
 
+/// Whoever opens less than this part (0–1) of the files that it looks up looks for something else than what they hold.
+const OPENED: f64 = 0.1;
+
 /// Less than so many bytes a second through pipes is talk, not data.
 const MIN_PIPED_PER_S: f64 = 1e6;
 
@@ -89,6 +92,15 @@ impl Scene<'_> {
         let waited = self.file_waits.get(&tid).copied().unwrap_or(0);
         let fetched = files.filled_bytes as f64 > FETCHED * files.read_bytes as f64;
         !fetched && (waited as f64) < WAITED * reading * thread.run_ns as f64
+    }
+
+    /// Whether a thread opens few of the files that it looks up.
+    fn opens_few(&self, tid: u32) -> bool {
+        let thread = self.facts.session.thread(tid);
+        thread.is_some_and(|thread| {
+            let activity = &thread.activity;
+            activity.file_opens as f64 <= OPENED * activity.file_meta_calls as f64
+        })
     }
 
     /// What writing is that samples of a thread show: they do not tell what is written to, so what its process writes most to counts.
@@ -206,7 +218,12 @@ impl Scene<'_> {
             false => union([checkpoints, passed].concat()),
         };
         let windows = &*without(windows, &apart);
-        let split = split(self.facts, tid, windows);
+        let mut split = split(self.facts, tid, windows);
+        if own && self.describes && self.opens_few(tid) {
+            // Sources, for lines of stacks: samples of these are not all at the time of their calls.
+            out.push((Kind::HostCompute, detail, left * split.file_meta));
+            split.file_meta = 0.0;
+        }
         let (meta, read) = self.files.of_thread(tid);
         // Faults on mapped files read them.
         let file_fault = split.fault * self.file_faults.share(tid);
@@ -281,9 +298,6 @@ impl Scene<'_> {
             let thread = self.facts.session.thread(tid);
             if thread.is_some_and(|thread| thread.activity.writes_state()) {
                 out.push((Kind::Checkpoint, detail, left * split.file_meta));
-            } else if own && self.describes {
-                // Sources, for lines of stacks.
-                out.push((Kind::HostCompute, detail, left * split.file_meta));
             } else if own && self.cast.producers.is_empty() && split.file_meta >= LOOKS {
                 // It reads none of the files that it looks at. One with workers opens what they hand over in shared memory.
                 let fileset = self.files.main_of_thread(tid);

@@ -17,6 +17,8 @@ const KIND: Kind = Kind::Communication;
 const ALIKE: f64 = 0.6;
 /// What helps where the exchange itself is what takes long.
 const LESS: &str = "exchange less, or less often: gradients of large tables as sparse ones or by their touched rows, accumulated over more batches (no_sync()), in half precision";
+/// What helps where one rank saves for all of them: that cannot be shared evenly.
+pub(super) const SAVES: &str = "save less often, or let that rank go on meanwhile: hand a copy of the state to a thread or process that writes it (torch.distributed.checkpoint.async_save); or let each rank write its own part";
 /// What takes less of a rank's time (0–1) than this is not told beside what takes most.
 const GOOD_PART: f64 = 0.3;
 /// Of the time that all ranks but one have, between these parts is waited when one works at a time: less where several do, more where none
@@ -118,6 +120,7 @@ pub(super) fn rule(look: &Look) -> Answer {
         (
             format!("the other ranks wait for the rank in process {process}{does}"),
             match (more, busy_with) {
+                (_, Some((Kind::Checkpoint, _))) => SAVES.to_owned(),
                 (Some((place, _)), _) => format!(
                     "make that rank's work as short as that of the others: {} first, or give each rank as much of it",
                     place.name()

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Answer, Finding, Look};
+use super::{Answer, Finding, Look, communication::SAVES};
 use crate::{
     analysis::{Kind, words},
     session::Id,
@@ -10,6 +10,9 @@ use crate::{
 
 /// Difference between the rank that waits most and the one that waits least, as a share of the time.
 const MIN_DIFFERENCE: f64 = 0.15;
+
+/// So much (0–1) of that difference is most of it.
+const MOSTLY: f64 = 0.5;
 
 pub(super) fn rule(look: &Look) -> Answer {
     let all: Vec<(u32, f64)> = std::iter::once(look.trainer)
@@ -34,6 +37,9 @@ pub(super) fn rule(look: &Look) -> Answer {
     if difference < MIN_DIFFERENCE {
         return Answer::Clear;
     }
+    let mut trainers = std::iter::once(look.trainer).chain(&look.analysis.others);
+    let late = trainers.find(|trainer| trainer.cast.trainer == least.0);
+    let saving = late.map_or(0.0, |late| late.ns(Kind::Checkpoint) / late.wall.max(1.0));
     // Shared evenly, the work takes each as long as the mean of them now, and not as long as the busiest one.
     let mean = all.iter().map(|(_, share)| share).sum::<f64>() / all.len() as f64;
     let saved = words::percent(mean - least.1);
@@ -54,10 +60,14 @@ pub(super) fn rule(look: &Look) -> Answer {
             Id(least.0),
             words::percent(least.1)
         ),
-        advice: format!(
-            "give process {} less work or a faster place: the others wait for it; shared evenly, the work would take up to {saved} less time",
-            Id(least.0)
-        ),
+        advice: if saving >= MOSTLY * difference {
+            SAVES.to_owned()
+        } else {
+            format!(
+                "give process {} less work or a faster place: the others wait for it; shared evenly, the work would take up to {saved} less time",
+                Id(least.0)
+            )
+        },
         effect: None,
     })
 }

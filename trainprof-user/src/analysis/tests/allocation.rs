@@ -81,10 +81,8 @@ fn shared_memory_that_is_removed_is_memory_given_back() {
         }
         tale.ops(TRAINER, 5.0, Op::Open, Class::File, 5, files, 0, 1.0);
         let analysis = analyse(&tale.session(12_000.0));
-        let found = analysis.findings.into_iter();
-        found
-            .filter(|found| found.kind == "allocation-churn")
-            .next()
+        let mut found = analysis.findings.into_iter();
+        found.find(|found| found.kind == "allocation-churn")
     };
     let removed = found(0).expect("churn");
     assert!(
