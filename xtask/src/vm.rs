@@ -11,6 +11,7 @@ mod machine;
 mod packages;
 
 use std::{
+    cmp::Reverse,
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
@@ -251,7 +252,8 @@ fn side_by_side(kernels: &[(Kernel<'_>, Ran)]) -> Vec<(usize, Result<Console>)> 
         .enumerate()
         .flat_map(|(k, (kernel, _))| (0..kernel.lists.len()).map(move |list| (list, k)))
         .collect();
-    wanted.sort_unstable();
+    // The longest first, so that the lanes end at about the same time: that of all other binaries.
+    wanted.sort_by_key(|(list, k)| (Reverse(kernels[*k].0.lists[*list].len()), *k));
     lanes::work(cpus, wanted, |(list, k)| {
         let kernel = &kernels[k].0;
         let name = list.to_string();

@@ -10,6 +10,7 @@ mod saving;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use self::beside::near;
 pub use self::marks::is_own;
 use self::marks::{Doing, Mark, describes, is_wrapper, mark, marks_of, package, sources, tell};
 use super::{
@@ -17,7 +18,10 @@ use super::{
     spans::{overlap, union},
     timeline::Item,
 };
-use crate::{record::fact::PyFunctionFact, session::kind::WaitKind};
+use crate::{
+    record::{fact::PyFunctionFact, touch::PlaceClass},
+    session::kind::WaitKind,
+};
 
 /// Samples on a CPU that say something.
 const MIN_SAMPLES: usize = 40;
@@ -319,8 +323,19 @@ impl<'a> Python<'a> {
     /// Functions of the job's own that these threads were in, most first; of libraries where no function
     /// of the job's own was. `within`: while that, or always.
     pub fn places(&self, tids: &[u32], within: Option<&[(u64, u64)]>) -> Vec<Place<'a>> {
-        let inside = |at| within.is_none_or(|spans| overlap(spans, at, at + 1) > 0);
+        let inside = |_, at| within.is_none_or(|spans| overlap(spans, at, at + 1) > 0);
         self.counted(tids, inside, |_| true)
+    }
+
+    /// The same of threads while their clock samples show the interpreter: who computes in a library has mostly let go of its lock.
+    pub fn interpreted(&self, tids: &[u32]) -> Vec<Place<'a>> {
+        let places = &self.facts.session.places;
+        let interprets = |tid: u32, at: u64| {
+            let sample = near(self.facts.samples(tid), at);
+            let place = sample.and_then(|sample| places.get(&sample.place));
+            place.is_some_and(|place| place.class == PlaceClass::Python)
+        };
+        self.counted(tids, interprets, |_| true)
     }
 
     /// The same of threads, each within times of its own, for which it counts.
@@ -352,7 +367,7 @@ impl<'a> Python<'a> {
     /// The same, but for what a process does to make input.
     pub fn computing(&self, pid: u32) -> Vec<Place<'a>> {
         let makes_input = |stack| self.doing.get(&stack) == Some(&Doing::Input);
-        self.counted(&[pid], |_| true, |stack| !makes_input(stack))
+        self.counted(&[pid], |_, _| true, |stack| !makes_input(stack))
     }
 
     /// The innermost function of the job's own in which, or in what it calls, these threads were for this part (0–1) of what they ran at
@@ -413,11 +428,11 @@ impl<'a> Python<'a> {
             })
     }
 
-    /// Functions by stacks that `count`, of those that are `seen` at some time: shares are of these.
+    /// Functions by stacks that `count`, of those that are `seen` of a thread at some time: shares are of these.
     fn counted(
         &self,
         tids: &[u32],
-        seen: impl Fn(u64) -> bool,
+        seen: impl Fn(u32, u64) -> bool,
         count: impl Fn(u32) -> bool,
     ) -> Vec<Place<'a>> {
         let python = &self.facts.session.python;
@@ -427,7 +442,7 @@ impl<'a> Python<'a> {
             let running = self.running(*tid);
             let drivers = self.drivers(&running);
             for (at, stack) in running {
-                if !seen(at) {
+                if !seen(*tid, at) {
                     continue;
                 }
                 all += 1;

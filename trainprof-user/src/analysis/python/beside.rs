@@ -436,7 +436,7 @@ impl Python<'_> {
 }
 
 /// The clock sample that shows what a stack of this time ran.
-fn near(clock: &[SampleFact], at: u64) -> Option<&SampleFact> {
+pub(super) fn near(clock: &[SampleFact], at: u64) -> Option<&SampleFact> {
     let after = clock.partition_point(|sample| sample.at.0 < at);
     clock[after.saturating_sub(1)..]
         .iter()

@@ -49,7 +49,7 @@ pub fn python(place: &Place) -> Value {
 }
 
 /// A function that has so much (0–1) of the time is where most of it goes; with what it calls, more.
-const MOST_OF_IT: f64 = 0.4;
+pub(super) const MOST_OF_IT: f64 = 0.4;
 const MOST_AROUND: f64 = 0.6;
 
 fn worth_telling(mut places: Vec<Place>) -> Vec<Place> {
@@ -70,6 +70,11 @@ impl<'a> Look<'a> {
     /// Functions of the job's own that the main threads of these processes were in while they ran, most first: the first few.
     pub fn in_python(&self, pids: &[u32], within: Option<&[(u64, u64)]>) -> Vec<Place<'a>> {
         worth_telling(Python::new(self.facts).places(pids, within))
+    }
+
+    /// The same of threads while the interpreter runs, and no library that it calls.
+    pub fn interpreted(&self, tids: &[u32]) -> Vec<Place<'a>> {
+        worth_telling(Python::new(self.facts).interpreted(tids))
     }
 
     /// The one of these that has most of the time; else the one in which, with what it calls, most of it goes.

@@ -7,7 +7,7 @@ use crate::analysis::{
 };
 
 /// Share (0–1) of the walked time in which at least one thread of the job was in such a wait (its thread id, and the wait), and
-/// of all threads that have such waits no more than one was not blocked, by that or by something else.
+/// of all threads that have such waits no more than one was there and not blocked, by that or by something else.
 pub(super) fn share(look: &Look, is_such: impl Fn(u32, &Item) -> bool) -> f64 {
     let mut edges = Vec::new();
     let mut threads = 0;
@@ -17,6 +17,11 @@ pub(super) fn share(look: &Look, is_such: impl Fn(u32, &Item) -> bool) -> f64 {
             continue;
         }
         threads += 1;
+        // Before it was there, and from its end on, it does not go on either.
+        if let Some(thread) = look.session.thread(tid) {
+            edges.extend([(0, 1, 0), (thread.key.since.0, -1, 0)]);
+            edges.extend(thread.until.map(|until| (until.0, 1, 0)));
+        }
         let blocked = items
             .iter()
             .zip(such)

@@ -13,7 +13,7 @@ use crate::{
         Kind,
         facts::is_on_purpose,
         locks::Lock,
-        running::locks_files,
+        running::{locks_files, split_of},
         timeline::{Item, line},
         walk::What,
         words,
@@ -27,6 +27,8 @@ use crate::{
 const KIND: Kind = Kind::Serialization;
 /// A thread with so much (0–1) of all waiting for a lock is the one that waits.
 const ONE_SIDED: f64 = 0.9;
+/// Threads that run the interpreter for this part (0–1) of their time hold its lock in what they run.
+const INTERPRETS: f64 = 0.5;
 
 pub(super) fn rule(look: &Look) -> Answer {
     look.cause(KIND, |evidence| {
@@ -37,7 +39,9 @@ pub(super) fn rule(look: &Look) -> Answer {
             let per_s = lock.hand_overs as f64 / (look.trainer.wall / 1e9);
             let threads = lock.threads.len();
             let waited: u64 = lock.waited.values().sum();
-            let waiting = waited as f64 / (look.trainer.wall * threads as f64);
+            let there = present_s(look, lock).max(1e-9);
+            let waiting = waited as f64 / 1e9 / there;
+            let at_a_time = there / look.session.duration_s().max(1e-9);
             evidence.insert("threads", json!(threads));
             evidence.insert("hand_overs_per_s", rounded(per_s));
             evidence.insert("waiting_share", rounded(waiting));
@@ -57,7 +61,7 @@ pub(super) fn rule(look: &Look) -> Answer {
             };
             let tids: Vec<u32> = lock.threads.iter().copied().collect();
             let mostly = match gil {
-                true => mostly_in(look, &tids, evidence),
+                true => mostly_holds(look, &tids, evidence),
                 false => String::new(),
             };
             let summary = match one_sided(lock) {
@@ -69,7 +73,8 @@ pub(super) fn rule(look: &Look) -> Answer {
                     if threads == 2 { "has" } else { "have" },
                 ),
                 None => format!(
-                    "{threads} threads take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second; for {} of the time at most one of them can go on{mostly}",
+                    "{} take turns on {what}: each waits for it {} of the time, {per_s:.0} hand-overs a second; for {} of the time at most one of them can go on{mostly}",
+                    of_these(at_a_time, threads),
                     words::percent(waiting),
                     words::percent(one)
                 ),
@@ -166,6 +171,47 @@ pub(super) fn rule(look: &Look) -> Answer {
             "split its work among the workers, or run several of it".to_owned(),
         )
     })
+}
+
+/// For how long, in seconds, threads that wait for a lock were there, all of them together.
+fn present_s(look: &Look, lock: &Lock) -> f64 {
+    let threads = lock.threads.iter();
+    let present = threads
+        .filter_map(|tid| look.session.thread(*tid))
+        .map(|thread| thread.present_ns(look.session.until));
+    present.sum::<u64>() as f64 / 1e9
+}
+
+/// How many threads there were, where so many were there at a time on average.
+fn of_these(at_a_time: f64, threads: usize) -> String {
+    let at_a_time = (at_a_time.round() as usize).clamp(threads.min(2), threads);
+    if at_a_time == threads {
+        format!("{threads} threads")
+    } else {
+        format!("some {at_a_time} threads at a time ({threads} in all)")
+    }
+}
+
+/// The function of Python that has most of the interpreter's time, as the end of a sentence. Where that is not seen often enough, the one that
+/// these threads run most of the time in, unless that is mostly no time of the interpreter's.
+fn mostly_holds(look: &Look, tids: &[u32], evidence: &mut Evidence) -> String {
+    let places = look.interpreted(tids);
+    let most = places
+        .first()
+        .filter(|place| place.share >= look::MOST_OF_IT);
+    let Some(most) = most else {
+        let samples = tids.iter().flat_map(|tid| look.facts.samples(*tid));
+        return if split_of(look.session, samples).interpreter >= INTERPRETS {
+            mostly_in(look, tids, evidence)
+        } else {
+            String::new()
+        };
+    };
+    evidence.insert("python", places.iter().map(look::python).collect());
+    format!(
+        "; most of what the interpreter runs there is in {}",
+        most.name()
+    )
 }
 
 /// The function of Python that these threads run most of the time in, as the end of a sentence.

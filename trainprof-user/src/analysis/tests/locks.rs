@@ -22,20 +22,41 @@ const ROUND: LockId = LockId {
 
 /// `computes`: how much of 40 ms the trainer runs.
 fn goes_round(computes: f64) -> Tale {
+    goes_round_anew(computes, 1)
+}
+
+/// The same with threads that are made anew, so many times in all.
+fn goes_round_anew(computes: f64, times: u32) -> Tale {
     // Four loader threads take turns of 5 ms on the interpreter's lock, asking again when 5 ms are over; every
     // 40 ms one of them hands a batch to the trainer.
     let mut tale = Tale::default();
     tale.process(TRAINER, 1);
     let gil = ROUND.line << 6;
-    for n in 0..4 {
+    let turns = 1600 / times;
+    let long = 8000.0 / f64::from(times);
+    for n in 0..4 * times {
+        let begin = f64::from(n / 4) * long;
         tale.thread(TRAINER, 101 + n);
-        tale.ops(101 + n, 10.0, Op::Open, Class::File, 5, 100, 1 << 20, 1.0);
+        if times > 1 {
+            tale.thread_lived(101 + n, begin, begin + long);
+        }
+        tale.ops(
+            101 + n,
+            begin + 10.0,
+            Op::Open,
+            Class::File,
+            5,
+            100,
+            1 << 20,
+            1.0,
+        );
     }
     for turn in 0..1600_u32 {
         let begin = f64::from(turn) * 5.0;
-        let runs = 101 + turn % 4;
-        let before = 101 + (turn + 3) % 4;
-        if turn >= 4 {
+        let first = 101 + turn / turns * 4;
+        let runs = first + turn % 4;
+        let before = first + (turn + 3) % 4;
+        if turn % turns >= 4 {
             // It waited for the three turns of the others, asking again at each.
             for wait in 0..3_u32 {
                 let from = begin - 15.0 + f64::from(wait) * 5.0 + 0.02;
@@ -59,6 +80,29 @@ fn goes_round(computes: f64) -> Tale {
         }
     }
     tale
+}
+
+#[test]
+fn threads_that_are_made_anew_are_as_many_as_there_are_at_a_time() {
+    let told = |times: u32| {
+        let analysis = analyse(&goes_round_anew(9.9, times).session(8000.0));
+        let mut found = analysis.findings.into_iter();
+        let found = found
+            .find(|found| found.kind == "serialization")
+            .expect("the lock");
+        let number = |key: &str| found.evidence[key].as_f64().expect("a number");
+        let told = (number("waiting_share"), number("one_at_a_time_share"));
+        (found.summary, told)
+    };
+    let (summary, (waiting, one)) = told(1);
+    assert!(summary.starts_with("4 threads take turns"), "{summary}");
+    let (summary, anew) = told(4);
+    assert!(
+        summary.starts_with("some 4 threads at a time (16 in all) take turns"),
+        "{summary}"
+    );
+    assert!((anew.0 - waiting).abs() < 0.03, "{anew:?}, {waiting}");
+    assert!((anew.1 - one).abs() < 0.03, "{anew:?}, {one}");
 }
 
 #[test]

@@ -534,6 +534,15 @@ impl Tale {
         session
     }
 
+    /// When a thread ended, if it did.
+    fn end_of(&self, thread: u32) -> u64 {
+        let ends = self.ends.iter().filter_map(|end| match end {
+            Record::Exit { at, tid, .. } if *tid == thread => Some(at.0),
+            _ => None,
+        });
+        ends.min().unwrap_or(u64::MAX)
+    }
+
     fn is_without_calls(&self, when: u64) -> bool {
         let mut ranges = self.without_calls.iter();
         ranges.any(|(from, to)| (*from..*to).contains(&when))
@@ -644,7 +653,10 @@ impl Tale {
                         done.min(to).saturating_sub(w.from.0.max(from))
                     })
                     .sum();
-                total.run_ns += (to - from).saturating_sub(off);
+                let there = to
+                    .min(self.end_of(thread.tid))
+                    .saturating_sub(from.max(thread.at.0));
+                total.run_ns += there.saturating_sub(off);
                 for wait in here
                     .iter()
                     .filter(|w| w.tid == thread.tid && w.nr == NR_PREEMPTED)
